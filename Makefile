@@ -1,0 +1,46 @@
+# Fanlight: `make demo` shows it, `make test` proves it. Everything runs in .venv, which the first target makes.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test check gen format show-path train-tiny clean
+
+$(INSTALLED): pyproject.toml clients/python/pyproject.toml
+	test -x $(PYTHON) || python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -e ./clients/python -e '.[dev]'
+	touch $@
+
+demo: $(INSTALLED)  ## starts a server on the embedded model and asks it about pictures
+	$(PYTHON) -m tools.demo
+
+test: $(INSTALLED)  ## the whole default suite, then the engine's tests once more under python -O
+	$(PYTHON) -m pytest tests
+	$(PYTHON) -O -m pytest tests/engine -q -p no:cacheprovider
+
+check: $(INSTALLED)  ## lint, types, import rules, contract; warnings are errors
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright --warnings
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/buf lint
+	$(VENV)/bin/buf format --diff --exit-code
+	$(PYTHON) -m tools.generate_protos --check
+	$(PYTHON) -m tools.check_structure
+
+format: $(INSTALLED)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/buf format --write
+
+gen: $(INSTALLED)  ## regenerates clients/python/fanlight/v1 from protos/
+	$(PYTHON) -m tools.generate_protos
+
+show-path: $(INSTALLED)  ## measures the bars of the whole path and prints them as a table
+	$(PYTHON) -m tools.show_path
+
+train-tiny: $(INSTALLED)  ## trains models/fanlight-tiny from scratch; resumes where it was stopped
+	$(PYTHON) -m tools.train_tiny
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache
