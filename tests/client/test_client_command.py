@@ -1,0 +1,145 @@
+"""The command `fanlight` and its `chat`, with a pipe for input."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fanlight import cli
+from fanlight.chat_command import closing_line, main
+from scripted_server import WAIT_SECONDS, ScriptedServer, ServerThread
+from test_client_chat import until_interrupted
+
+
+def chat(monkeypatch: pytest.MonkeyPatch, address: str, lines: str, *options: str) -> int:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    return main(["--address", address, *options])
+
+
+def test_each_line_is_a_turn_and_answers_alone_go_to_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server_thread: ServerThread
+) -> None:
+    assert chat(monkeypatch, server_thread.address, "hello\n\nagain\n/quit\nnever\n", "--temperature", "0") == 0
+    output, errors = capsys.readouterr()
+    assert output == "hello\nagain\n"
+    assert errors.count("[40 tokens in (16 image, 8 cached) · 3 out · first token 250 ms · 50 tokens/s]") == 2
+    assert server_thread.scripted.requests[0].setup.config.sampling.HasField("temperature")
+
+
+def test_an_image_goes_with_the_next_message_only(
+    monkeypatch: pytest.MonkeyPatch, server_thread: ServerThread, tmp_path: Path
+) -> None:
+    picture = tmp_path / "a cat.png"
+    picture.write_bytes(b"picture")
+    assert chat(monkeypatch, server_thread.address, f"/image {picture}\nWhat?\nAnd now?\n") == 0
+    turns = [request.turn for request in server_thread.scripted.requests[1:]]
+    assert [len(turn.messages[0].parts) for turn in turns] == [2, 1]
+    assert turns[0].messages[0].parts[0].image.data == b"picture"
+
+
+def test_mistakes_are_told_and_the_chat_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server_thread: ServerThread
+) -> None:
+    lines = "/image\n/image nowhere.png\n/dance\n/help\nhello\n"
+    assert chat(monkeypatch, server_thread.address, lines) == 1
+    output, errors = capsys.readouterr()
+    assert output == "hello\n"
+    for told in ("usage: /image PATH", "cannot read nowhere.png: No such file", "no command /dance", "/quit"):
+        assert told in errors
+
+
+def test_no_server_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert chat(monkeypatch, "127.0.0.1:1", "hello\n") == 1
+    assert "start a server with `fanlight serve`" in capsys.readouterr().err
+
+
+def test_a_conversation_goes_on_after_the_server_was_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server_thread: ServerThread
+) -> None:
+    from collections.abc import AsyncIterator
+    from typing import Any
+
+    import grpc
+    from scripted_server import echoing_chat
+
+    calls: list[Any] = []
+
+    async def away_once(requests: Any, context: Any) -> AsyncIterator[Any]:
+        calls.append(context)
+        answered = 0
+        async for response in echoing_chat(requests, context):
+            answered += response.HasField("usage")
+            yield response
+            if len(calls) == 1 and answered == 1:
+                await anext(requests)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
+
+    server_thread.scripted.chat_script = away_once
+    assert chat(monkeypatch, server_thread.address, "one\ntwo\nthree\n", "--system", "Be brief.") == 1
+    output, errors = capsys.readouterr()
+    assert output == "one\nthree\n"
+    assert "UNAVAILABLE: restarting" in errors
+    setups = [request.setup for request in server_thread.scripted.requests if request.HasField("setup")]
+    texts = [message.parts[0].text for message in setups[1].history]
+    assert texts == ["Be brief.", "one", "one"]
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_chat(server_thread: ServerThread, server: ScriptedServer) -> None:
+    server.chat_script = until_interrupted
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fanlight", "chat", "--address", server_thread.address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdin
+    assert process.stdout
+    try:
+        process.stdin.write("Tell me everything\n")
+        process.stdin.flush()
+        assert process.stdout.read(4) == "word"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate("/quit\n", timeout=WAIT_SECONDS)
+    finally:
+        process.kill()
+    assert (process.returncode, output) == (0, "\n")
+    assert "[interrupted" in errors
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    output = capsys.readouterr().out
+    for name in ("chat", "serve", "config", "bench", "doctor"):
+        assert f"  {name}" in output
+    assert cli.main([]) == 2
+
+
+def test_commands_of_the_server_say_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "installed_commands", dict)
+    assert cli.main(["serve", "model"]) == 2
+    assert "pip install fanlight-server" in capsys.readouterr().err
+
+
+def test_an_unknown_command_is_refused_with_the_likely_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["chta"]) == 2
+    assert "did you mean `chat`?" in capsys.readouterr().err
+
+
+def test_a_command_gets_the_arguments_after_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["chat", "--help"])
+    assert left.value.code == 0
+    assert "/image PATH" in capsys.readouterr().out
+
+
+def test_nothing_known_is_nothing_said() -> None:
+    assert closing_line(None, None) == ""
