@@ -1,0 +1,97 @@
+"""EngineClient: the one seam between the front half and the core.
+
+Servicers, commands and offline callers reach the core only through it. What crosses is `core.messages`; nothing here
+knows tensors, text or the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from fanlight_engine.core.messages import AddRequest, FromCore
+
+
+@dataclass(frozen=True, slots=True)
+class CoreFacts:
+    """What the front must know of the core's capacity.
+
+    `context_length` bounds prompt + answer of one request, in tokens: the model's context or what the whole KV cache
+    holds, whichever is smaller. `vision_cache_bytes` and `embedding_row_bytes` bound the images of one request.
+    """
+
+    context_length: int
+    page_size: int
+    pages: int
+    vision_cache_bytes: int
+    embedding_row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStatistics:
+    """Counters and gauges of the core at one moment; counters only grow."""
+
+    steps: int = 0
+    decode_steps: int = 0
+    image_steps: int = 0
+    """Steps that built an image mask and buffer; text-only steps never do."""
+    running_requests: int = 0
+    waiting_requests: int = 0
+    free_pages: int = 0
+    """Pages no request holds, those kept only by the prefix cache included."""
+    total_pages: int = 0
+    pinned_embeddings: int = 0
+    vision_cache_bytes: int = 0
+    images_encoded: int = 0
+    encoder_cache_hits: int = 0
+    encoder_batches: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cached_tokens: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+
+
+class CoreStream(Protocol):
+    """What the core says about one request."""
+
+    def __aiter__(self) -> AsyncIterator[list[FromCore]]:
+        """Batches of messages in order: all that arrived since the last one, so a slow reader gets fewer, larger ones.
+
+        Ends after a terminal message (Completed or Rejected). Raises EngineStoppedError when the core is gone.
+        """
+        ...
+
+
+class EngineClient(Protocol):
+    """Implemented in process; by a supervised subprocess and by replicas later, behind these very methods."""
+
+    @property
+    def facts(self) -> CoreFacts:
+        """Capacity of the started core."""
+        ...
+
+    async def start(self) -> None:
+        """Load the core; returns when it can compute. Raises StartupError."""
+        ...
+
+    def submit(self, request: AddRequest) -> CoreStream:
+        """Queue a request. Its request_id must not be in use. Raises EngineStoppedError."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """Free a request wherever it is; its stream ends without a terminal message. Unknown ids are ignored."""
+        ...
+
+    async def statistics(self) -> CoreStatistics:
+        """Counters and gauges between two steps."""
+        ...
+
+    async def check_integrity(self) -> None:
+        """Raise AssertionError unless every page, pin and queue is accounted for."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop the core; open streams raise EngineStoppedError. Idempotent."""
+        ...

@@ -1,0 +1,192 @@
+"""EngineConfig: every setting of the engine, resolved once and frozen, each value with the source it came from.
+
+Precedence: flag > environment (FANLIGHT_...) > file (TOML) > checkpoint > default. Unknown names are errors. Knows
+nothing of the model's code; what a checkpoint says reaches `resolve` as plain values.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fanlight_engine.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "FANLIGHT_"
+_MEBIBYTE = 1 << 20
+_TRUE_WORDS = ("1", "true", "yes", "on")
+_FALSE_WORDS = ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of one engine. Sizes in bytes, lengths in tokens unless the name says otherwise; 0 means "decide"."""
+
+    device: str = "cpu"
+    """Torch device of weights and KV cache."""
+    dtype: str = "auto"
+    """Number type of weights and KV cache: float32, bfloat16, float16, or auto (float32 on a CPU, else the checkpoint's)."""
+    attention: str = "reference"
+    """Attention backend."""
+    torch_threads: int = 0
+    """Threads of one operator in the step loop; 0 leaves torch's own choice."""
+    context_length: int = 0
+    """Prompt + answer of one request, in tokens; 0 takes the checkpoint's."""
+    page_size: int = 16
+    """Tokens per KV page."""
+    kv_cache_bytes: int = 512 * _MEBIBYTE
+    """Upper bound of the paged KV cache; never more is allocated than max_running_requests full contexts need."""
+    kv_pages: int = 0
+    """Pages of the KV cache; 0 derives them from kv_cache_bytes."""
+    prefix_cache: bool = True
+    """Keep the pages of finished prompts for later ones that start alike."""
+    max_running_requests: int = 32
+    """Requests computed together in one step."""
+    max_waiting_requests: int = 256
+    """Requests queued beyond those; more are refused with a hint when to retry."""
+    max_step_tokens: int = 512
+    """Token budget of one step; decodes come first, prefill chunks take the rest."""
+    max_step_embedding_rows: int = 1024
+    """Encoder budget of one step, in image embeddings; one image larger than that is encoded alone."""
+    vision_cache_bytes: int = 64 * _MEBIBYTE
+    """Image embeddings kept by digest."""
+    media_workers: int = 2
+    """Threads that decode and preprocess images."""
+    media_cache_bytes: int = 64 * _MEBIBYTE
+    """Preprocessed images kept by digest."""
+    max_image_bytes: int = 20 * _MEBIBYTE
+    """Encoded size of one image."""
+    max_image_pixels: int = 50_000_000
+    """Width x height of one image, judged from its header before anything is decoded."""
+    max_image_side: int = 16_384
+    """Width or height of one image, in pixels."""
+    max_image_aspect_ratio: int = 200
+    """Longer side : shorter side of one image."""
+    max_images: int = 16
+    """Images of one request."""
+    max_stop_strings: int = 16
+    """Stop strings of one request."""
+    max_stop_string_characters: int = 256
+    """Characters of one stop string."""
+    max_stop_token_ids: int = 32
+    """Stop token ids of one request."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"{name} is {value}, it must be between {low} and {high}")
+        if self.dtype not in _DTYPES:
+            raise ConfigError(f"dtype is {self.dtype!r}, it must be one of {', '.join(_DTYPES)}")
+        if self.max_step_tokens < self.max_running_requests:
+            raise ConfigError(
+                f"max_step_tokens ({self.max_step_tokens}) is below max_running_requests ({self.max_running_requests}): "
+                "a step must hold one token of every running request; raise the first or lower the second"
+            )
+
+
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
+_RANGES = (
+    ("torch_threads", 0, 1024),
+    ("context_length", 0, 1 << 24),
+    ("page_size", 1, 1024),
+    ("kv_cache_bytes", 1, 1 << 50),
+    ("kv_pages", 0, 1 << 31),
+    ("max_running_requests", 1, 4096),
+    ("max_waiting_requests", 1, 1 << 20),
+    ("max_step_tokens", 1, 1 << 20),
+    ("max_step_embedding_rows", 1, 1 << 20),
+    ("vision_cache_bytes", 0, 1 << 50),
+    ("media_workers", 1, 256),
+    ("media_cache_bytes", 0, 1 << 50),
+    ("max_image_bytes", 1, 1 << 32),
+    ("max_image_pixels", 1, 1 << 32),
+    ("max_image_side", 1, 1 << 20),
+    ("max_image_aspect_ratio", 1, 1 << 20),
+    ("max_images", 1, 4096),
+    ("max_stop_strings", 0, 1024),
+    ("max_stop_string_characters", 1, 65_536),
+    ("max_stop_token_ids", 0, 1024),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One resolved value, where it came from, and what that overrode as (source, value) pairs."""
+
+    name: str
+    value: Any
+    source: str
+    overrode: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """The configuration and its table of sources."""
+
+    config: EngineConfig
+    settings: tuple[Setting, ...]
+
+
+def resolve(
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: str | Path | None = None,
+    checkpoint: Mapping[str, Any] | None = None,
+) -> ResolvedConfig:
+    """Merge the layers, highest precedence first. `flags` holds only what was typed. Raises ConfigError."""
+    layers = (
+        ("flag", dict(flags or {})),
+        ("environment", _from_environment(os.environ if environment is None else environment)),
+        ("file", _from_file(Path(file)) if file is not None else {}),
+        ("checkpoint", dict(checkpoint or {})),
+        ("default", {field.name: field.default for field in fields(EngineConfig)}),
+    )
+    known = {field.name: field.type for field in fields(EngineConfig)}
+    for source, values in layers:
+        for name in values:
+            if name not in known:
+                raise ConfigError(f"unknown setting {name!r} from {source}; known: {', '.join(sorted(known))}")
+    settings = tuple(_resolve_one(name, str(kind), layers) for name, kind in known.items())
+    return ResolvedConfig(EngineConfig(**{setting.name: setting.value for setting in settings}), settings)
+
+
+def _resolve_one(name: str, kind: str, layers: tuple[tuple[str, dict[str, Any]], ...]) -> Setting:
+    found = [(source, _convert(name, kind, values[name], source)) for source, values in layers if name in values]
+    (source, value), *overrode = found
+    return Setting(name, value, source, tuple((one, old) for one, old in overrode if old != value))
+
+
+def _convert(name: str, kind: str, value: Any, source: str) -> Any:
+    """Text (from flags and the environment) to the field's type; typed values must already have it."""
+    if kind == "bool" and isinstance(value, str) and value.lower() in _TRUE_WORDS + _FALSE_WORDS:
+        return value.lower() in _TRUE_WORDS
+    if kind == "int" and isinstance(value, str):
+        try:
+            return int(value.replace("_", ""))
+        except ValueError:
+            pass
+    if type(value).__name__ == kind:
+        return value
+    raise ConfigError(f"{name} from {source} is {value!r}, a value of type {kind} is needed")
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """FANLIGHT_PAGE_SIZE -> page_size. Other FANLIGHT_ names (the server's) are not the engine's to judge."""
+    names = {field.name for field in fields(EngineConfig)}
+    candidates = {key.removeprefix(ENVIRONMENT_PREFIX).lower(): value for key, value in environment.items()}
+    return {
+        name: candidates[name] for name in names if name in candidates and ENVIRONMENT_PREFIX + name.upper() in environment
+    }
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"configuration file {file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {file} is not TOML: {error}") from error

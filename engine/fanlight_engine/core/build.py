@@ -1,0 +1,80 @@
+"""Builds a core from a configuration and a checkpoint: weights, caches sized to fit, runner, engine.
+
+The only place that knows all rooms of the core; nothing else constructs them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from fanlight_engine.client import CoreFacts
+from fanlight_engine.config import EngineConfig
+from fanlight_engine.core.block_pool import BlockPool
+from fanlight_engine.core.engine import Engine
+from fanlight_engine.errors import ConfigError
+from fanlight_engine.model.adapter import ModelAdapter
+from fanlight_engine.model.attention.interface import AttentionBackend
+from fanlight_engine.model.attention.reference import ReferenceAttention
+from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.model.kv_cache import PagedKeyValueCache
+from fanlight_engine.model.loader import load_model, resolve_device, resolve_dtype
+from fanlight_engine.model.runner import Runner, RunnerLimits
+from fanlight_engine.model.vision_cache import VisionCache
+
+_BACKENDS: dict[str, Callable[[], AttentionBackend]] = {"reference": ReferenceAttention}
+
+Report = Callable[[str], None]
+
+
+def build_engine(config: EngineConfig, checkpoint: Checkpoint, report: Report = lambda line: None) -> Engine:
+    """Load everything and return a core that can step. `report` gets a line per stage. Raises StartupError."""
+    backend = _backend(config.attention)
+    if config.torch_threads:
+        torch.set_num_threads(config.torch_threads)
+    device = resolve_device(config.device)
+    dtype = resolve_dtype(config.dtype, checkpoint, device)
+    report(f"loading weights of {checkpoint.name} ({checkpoint.family.model_type}, {dtype}) on {device}")
+    adapter = ModelAdapter(load_model(checkpoint, device, dtype), checkpoint)
+    facts = size_caches(config, checkpoint, adapter)
+    report(f"allocating {facts.pages} pages of {facts.page_size} tokens, context {facts.context_length} tokens")
+    cache = PagedKeyValueCache(adapter.key_value_shape, facts.pages, facts.page_size, device)
+    vision_cache: VisionCache[torch.Tensor] = VisionCache(facts.vision_cache_bytes)
+    limits = RunnerLimits(config.max_running_requests, config.max_step_tokens, _pages(facts.context_length, config))
+    runner = Runner(adapter, cache, backend, vision_cache, limits)
+    return Engine(config, facts, runner, BlockPool(facts.pages), vision_cache)
+
+
+def size_caches(config: EngineConfig, checkpoint: Checkpoint, adapter: ModelAdapter) -> CoreFacts:
+    """Pages and context that the configured memory holds. Raises ConfigError when that is not one page."""
+    wanted_context = config.context_length or checkpoint.context_length
+    if wanted_context > checkpoint.context_length:
+        raise ConfigError(
+            f"context_length is {wanted_context}, {checkpoint.name} was made for {checkpoint.context_length}; lower it"
+        )
+    page_bytes = adapter.key_value_shape.token_bytes * config.page_size
+    useful_pages = _pages(wanted_context, config) * config.max_running_requests + 1  # one is the dummy
+    pages = config.kv_pages or min(config.kv_cache_bytes // page_bytes, useful_pages)
+    if pages < 2:
+        raise ConfigError(
+            f"kv_cache_bytes is {config.kv_cache_bytes}, two pages of {config.page_size} tokens need {2 * page_bytes}; "
+            "raise kv_cache_bytes or lower page_size"
+        )
+    return CoreFacts(
+        context_length=min(wanted_context, (pages - 1) * config.page_size),
+        page_size=config.page_size,
+        pages=pages,
+        vision_cache_bytes=config.vision_cache_bytes,
+        embedding_row_bytes=adapter.embedding_row_bytes,
+    )
+
+
+def _backend(name: str) -> AttentionBackend:
+    if name not in _BACKENDS:
+        raise ConfigError(f"attention is {name!r}, it must be one of {', '.join(_BACKENDS)}")
+    return _BACKENDS[name]()
+
+
+def _pages(tokens: int, config: EngineConfig) -> int:
+    return -(-tokens // config.page_size)

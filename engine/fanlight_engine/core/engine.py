@@ -1,0 +1,249 @@
+"""The core: add, abort, step. A step reads schedule -> encode -> run -> postprocess.
+
+Knows messages, sequences and the runner; knows nothing of asyncio, processes, text or gRPC. Not thread-safe: whoever
+drives it calls everything from one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+from fanlight_engine.client import CoreFacts, CoreStatistics
+from fanlight_engine.config import EngineConfig
+from fanlight_engine.core.block_pool import BlockPool
+from fanlight_engine.core.encoder_budget import EncodeJob, EncoderBudget
+from fanlight_engine.core.image_mask import ImageMask, MaskMismatchError
+from fanlight_engine.core.messages import (
+    AddRequest,
+    Admitted,
+    Completed,
+    FromCore,
+    Generated,
+    Prefilled,
+    Progressed,
+    Rejected,
+)
+from fanlight_engine.core.scheduler import Plan, Scheduler
+from fanlight_engine.core.sequence import Sequence
+from fanlight_engine.errors import Reason
+from fanlight_engine.model.runner import Runner, SampledToken
+from fanlight_engine.model.sampler import MAX_SUPPRESSED_IDS
+from fanlight_engine.model.vision_cache import VisionCache
+from fanlight_engine.request import FinishReason
+
+_log = logging.getLogger(__name__)
+_FAILED = "the engine failed while computing this request"
+
+
+class Engine:
+    """One model's core."""
+
+    def __init__(
+        self, config: EngineConfig, facts: CoreFacts, runner: Runner, pool: BlockPool, vision_cache: VisionCache
+    ) -> None:
+        self.facts = facts
+        self._config = config
+        self._runner = runner
+        self._pool = pool
+        self._vision_cache = vision_cache
+        self._encoder = EncoderBudget(vision_cache, facts.embedding_row_bytes, config.max_step_embedding_rows)
+        self._scheduler = Scheduler(config, pool, self._encoder)
+        self._sequences: dict[str, Sequence] = {}
+        self._counters = CoreStatistics()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return self._scheduler.has_work
+
+    def add(self, request: AddRequest) -> FromCore:
+        """Queue a request: Admitted, or Rejected with the reason and nothing kept."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        try:
+            sequence = Sequence(request, ImageMask(request.images, request.mask_runs, len(request.prompt_ids)))
+            self._runner.add(sequence)
+        except MaskMismatchError as error:
+            return _rejected(request, Reason.IMAGE_COUNT_MISMATCH, "prompt", str(error))
+        except ValueError as error:
+            return _rejected(request, Reason.INVALID_ARGUMENT, "prompt", str(error))
+        except Exception:  # positions come from foreign model code; the request fails, the core goes on
+            _log.exception("positions of a prompt failed")
+            return _rejected(request, Reason.ENGINE_FAILURE, "", _FAILED)
+        self._sequences[sequence.id] = sequence
+        self._scheduler.add(sequence)
+        return Admitted(sequence.id, self._scheduler.cached_tokens(sequence), len(self._scheduler.waiting))
+
+    def abort(self, request_id: str) -> None:
+        """Free a request in whatever state it is; unknown ids are ignored."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            self._free(sequence)
+
+    def step(self) -> list[FromCore]:
+        """Compute one step and say what came of it."""
+        plan = self._scheduler.schedule()
+        messages = self._encode(plan)
+        if not plan.chunks:
+            return messages
+        try:
+            sampled = self._runner.run(plan)
+        except Exception as error:  # a step runs foreign model code; its requests fail, the core goes on
+            _log.exception("a step of %d sequences failed", len(plan.chunks))
+            return messages + [self._fail(chunk.sequence, error) for chunk in plan.chunks]
+        return messages + self._postprocess(plan, sampled)
+
+    def statistics(self) -> CoreStatistics:
+        """Counters and gauges right now."""
+        done = self._runner.counters
+        return replace(
+            self._counters,
+            decode_steps=done.decode_steps,
+            image_steps=done.image_steps,
+            images_encoded=done.images_encoded,
+            encoder_batches=done.encoder_batches,
+            encoder_cache_hits=self._encoder.cache_hits,
+            running_requests=len(self._scheduler.running),
+            waiting_requests=len(self._scheduler.waiting),
+            free_pages=self._pool.available,
+            total_pages=self._pool.usable_pages,
+            pinned_embeddings=self._encoder.pins,
+            vision_cache_bytes=self._vision_cache.used_bytes,
+            prefix_cache_queries=self._scheduler.prefix_cache_queries,
+            prefix_cached_tokens=self._scheduler.prefix_cached_tokens,
+            preemptions=self._scheduler.preemptions,
+        )
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every page, pin and sequence is accounted for."""
+        self._scheduler.check_integrity()
+        queued = {sequence.id for sequence in (*self._scheduler.running, *self._scheduler.waiting)}
+        if queued != self._sequences.keys():
+            raise AssertionError(f"sequences known but not queued, or the reverse: {queued ^ self._sequences.keys()}")
+        if not queued and self._pool.available != self._pool.usable_pages:
+            raise AssertionError(f"{self._pool.usable_pages - self._pool.available} pages held with no request running")
+
+    def _refusal(self, request: AddRequest) -> Rejected | None:
+        """What can be told before anything is allocated. The front checks all but the queue too, with better words."""
+        sampling, length = request.sampling, len(request.prompt_ids)
+        if request.request_id in self._sequences:
+            return _rejected(request, Reason.REQUEST_ID_IN_USE, "request_id", "a request with this id is running")
+        if len(self._scheduler.waiting) >= self._config.max_waiting_requests:
+            return self._overloaded(request)
+        if not length:
+            return _rejected(request, Reason.EMPTY_PROMPT, "prompt", "the prompt has no tokens")
+        if length + sampling.max_new_tokens > self.facts.context_length:
+            described = f"{length} prompt tokens and {sampling.max_new_tokens} new ones, {self.facts.context_length} fit"
+            return _rejected(request, Reason.PROMPT_TOO_LONG, "prompt", described)
+        largest = max((image.embedding_rows for image in request.images), default=0)
+        if largest * self.facts.embedding_row_bytes > self.facts.vision_cache_bytes:
+            described = f"an image of {largest} embeddings does not fit into the vision cache"
+            return _rejected(request, Reason.IMAGE_TOO_LARGE, "prompt", described)
+        if sampling.min_new_tokens and len(sampling.end_ids + sampling.stop_token_ids) > MAX_SUPPRESSED_IDS:
+            described = f"min_new_tokens works with at most {MAX_SUPPRESSED_IDS} end and stop ids"
+            return _rejected(request, Reason.SAMPLING_OUT_OF_RANGE, "config.sampling.min_new_tokens", described)
+        return None
+
+    def _overloaded(self, request: AddRequest) -> Rejected:
+        waiting = len(self._scheduler.waiting)
+        return Rejected(
+            request.request_id,
+            Reason.OVERLOADED,
+            "",
+            f"{waiting} requests are waiting, the limit is {self._config.max_waiting_requests}; try again later",
+            retry_after=1.0,
+        )
+
+    def _encode(self, plan: Plan) -> list[FromCore]:
+        """Encode what the plan asks for; requests whose image failed leave the plan and are rejected."""
+        jobs = list(plan.encode_jobs.values())
+        if not jobs:
+            return []
+        begun = time.monotonic()
+        failures = self._runner.encode(jobs)
+        self._record_encoding([job for job in jobs if job.image.digest not in failures], time.monotonic() - begun)
+        victims = [one for one in self._scheduler.running if not one.pinned.isdisjoint(failures)]
+        plan.chunks[:] = [chunk for chunk in plan.chunks if chunk.sequence not in victims]
+        return [self._fail(victim, failures[next(iter(victim.pinned & failures.keys()))]) for victim in victims]
+
+    @staticmethod
+    def _record_encoding(jobs: list[EncodeJob], seconds: float) -> None:
+        for job in jobs:
+            job.sequence.encoded_here.add(job.number)
+        for sequence in {id(job.sequence): job.sequence for job in jobs}.values():
+            sequence.clock.encode_seconds += seconds
+
+    def _postprocess(self, plan: Plan, sampled: list[SampledToken]) -> list[FromCore]:
+        for chunk in plan.chunks:
+            self._scheduler.computed(chunk)
+        self._counters = replace(
+            self._counters,
+            steps=self._counters.steps + 1,
+            computed_tokens=self._counters.computed_tokens + plan.tokens,
+            generated_tokens=self._counters.generated_tokens + len(sampled),
+        )
+        messages: list[FromCore] = [
+            _progressed(chunk.sequence) for chunk in plan.chunks if not chunk.sequence.generated and not chunk.samples
+        ]
+        for token in sampled:
+            messages.extend(self._append(token))
+        return messages
+
+    def _append(self, token: SampledToken) -> list[FromCore]:
+        """Add a sampled token to its sequence, and end the sequence where that says so."""
+        sequence = token.sequence
+        sequence.tokens.append(token.token_id)
+        messages: list[FromCore] = []
+        if sequence.clock.first_token is None:
+            sequence.clock.first_token = time.monotonic()
+            messages.append(_prefilled(sequence))
+        logprobs = (token.logprob,) if sequence.request.sampling.logprobs else ()
+        messages.append(Generated(sequence.id, (token.token_id,), logprobs))
+        reason = _finish_reason(sequence, token.token_id)
+        if reason is not None:
+            messages.append(Completed(sequence.id, reason, sequence.preemptions))
+            self._free(sequence)
+        return messages
+
+    def _fail(self, sequence: Sequence, error: Exception) -> Rejected:
+        """End a request that cannot be computed. A mismatch is in its own data and is told; others stay in the log."""
+        self._free(sequence)
+        if isinstance(error, MaskMismatchError):
+            return _rejected(sequence.request, Reason.IMAGE_COUNT_MISMATCH, "prompt", str(error))
+        return _rejected(sequence.request, Reason.ENGINE_FAILURE, "", _FAILED)
+
+    def _free(self, sequence: Sequence) -> None:
+        """The one way out: pages, pins, positions and the books."""
+        self._scheduler.free(sequence)
+        self._runner.remove(sequence)
+        del self._sequences[sequence.id]
+
+
+def _rejected(request: AddRequest, reason: Reason, field: str, description: str) -> Rejected:
+    return Rejected(request.request_id, reason, field, description)
+
+
+def _progressed(sequence: Sequence) -> Progressed:
+    return Progressed(sequence.id, 0, sequence.images_available(), min(sequence.computed, sequence.prompt_length))
+
+
+def _prefilled(sequence: Sequence) -> Prefilled:
+    return Prefilled(
+        request_id=sequence.id,
+        cached_tokens=sequence.cached_tokens or 0,
+        encoder_cache_hits=len(sequence.request.images) - len(sequence.encoded_here),
+        timings=sequence.clock.timings(),
+    )
+
+
+def _finish_reason(sequence: Sequence, token_id: int) -> FinishReason | None:
+    sampling = sequence.request.sampling
+    if sequence.generated > sampling.min_new_tokens or not sampling.min_new_tokens:
+        if token_id in sampling.end_ids or token_id in sampling.stop_token_ids:
+            return FinishReason.STOP
+    if sequence.generated >= sampling.max_new_tokens:
+        return FinishReason.CONTEXT_FULL if sampling.context_limited else FinishReason.LENGTH
+    return None

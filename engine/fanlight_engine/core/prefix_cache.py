@@ -1,0 +1,66 @@
+"""Finds pages that already hold the KV of a prompt's beginning. Knows no tensors.
+
+Only full pages are shared. A page's key is a hash chain: SHA-256 over the key before it, the page's token ids, and for
+each image piece in it the media digest, the row and where it lies. Equal keys therefore mean equal tokens, equal images
+and equal offsets all the way back to the first token; the same text around another image never matches. The chain
+starts from the request's cache salt, so callers with different salts never share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+
+from fanlight_engine.core.block_pool import BlockPool
+from fanlight_engine.core.image_mask import ImageMask
+from fanlight_engine.core.messages import ImageInput
+
+
+def root_key(cache_salt: bytes) -> bytes:
+    """The key before the first page."""
+    return hashlib.sha256(cache_salt).digest()
+
+
+def next_key(
+    previous: bytes, tokens: Sequence[int], start: int, mask: ImageMask, images: Sequence[ImageInput]
+) -> bytes:
+    """The key of the page that holds `tokens`, the first of them at position `start`."""
+    chain = hashlib.sha256(previous)
+    chain.update(array("q", tokens).tobytes())
+    for piece in mask.pieces(start, start + len(tokens)):
+        chain.update(images[piece.image].digest)
+        chain.update(array("q", (piece.position - start, piece.row, piece.length)).tobytes())
+    return chain.digest()
+
+
+class PrefixCache:
+    """Keys to pages, for the pages of one pool."""
+
+    def __init__(self, pool: BlockPool, enabled: bool = True) -> None:
+        self._pool = pool
+        self._enabled = enabled
+        self._page_by_key: dict[bytes, int] = {}
+        self._key_by_page: dict[int, bytes] = {}
+        pool.on_evict = self._forget
+
+    def match(self, keys: Sequence[bytes]) -> list[int]:
+        """Pages of the longest known run of leading keys. They are not retained yet."""
+        pages: list[int] = []
+        for key in keys:
+            page = self._page_by_key.get(key)
+            if page is None:
+                break
+            pages.append(page)
+        return pages
+
+    def register(self, key: bytes, page: int) -> None:
+        """Say that a held page now holds the KV for `key`. The first page for a key stays; later ones are not shared."""
+        if not self._enabled or key in self._page_by_key or page in self._key_by_page:
+            return
+        self._page_by_key[key] = page
+        self._key_by_page[page] = key
+        self._pool.remember(page)
+
+    def _forget(self, page: int) -> None:
+        del self._page_by_key[self._key_by_page.pop(page)]

@@ -1,0 +1,123 @@
+"""A request inside the core: its tokens, its pages, how far it is computed. Knows no tensors.
+
+Three lengths tell everything about where a sequence stands:
+
+    |<-------- computed -------->|<---- remaining ---->|
+    |<---------- prompt_length ---------->|<-generated->|
+    |<--------------------- length -------------------->|
+
+A step computes a chunk of the remaining tokens. When it reaches the end it samples the next one, so a running decode
+always has exactly one remaining token. Preemption sets computed back to 0 and keeps the tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+
+from fanlight_engine.core.image_mask import ImageMask
+from fanlight_engine.core.messages import AddRequest, CoreTimings
+from fanlight_engine.core.prefix_cache import next_key, root_key
+
+
+class Status(Enum):
+    """Where a sequence is; the scheduler moves it."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True)
+class StageClock:
+    """Moments of time.monotonic() that timings are made of; None until they happen."""
+
+    arrival: float
+    first_step: float | None = None
+    first_token: float | None = None
+    encode_seconds: float = 0.0
+
+    def timings(self) -> CoreTimings:
+        """Durations so far; stages that have not happened are 0."""
+        first_step = self.first_step if self.first_step is not None else time.monotonic()
+        first_token = self.first_token if self.first_token is not None else first_step
+        return CoreTimings(
+            queue=max(0.0, first_step - self.arrival),
+            encode_images=self.encode_seconds,
+            prefill=max(0.0, first_token - first_step - self.encode_seconds),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request. `number` orders by arrival; filled by the scheduler unless said otherwise."""
+
+    request: AddRequest
+    mask: ImageMask
+    number: int = 0
+    status: Status = Status.WAITING
+    tokens: list[int] = field(default_factory=list)
+    """Prompt and generated ids; the engine appends."""
+    computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    pinned: set[bytes] = field(default_factory=set)
+    """Digests of the images whose embeddings this sequence's next chunks need."""
+    encoded_here: set[int] = field(default_factory=set)
+    """Numbers of the images that were encoded on this request's behalf; filled by the engine."""
+    cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache when it first ran."""
+    preemptions: int = 0
+    clock: StageClock = field(init=False)
+    _keys: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.request.prompt_ids)
+        self.clock = StageClock(self.request.arrival or time.monotonic())
+
+    @property
+    def id(self) -> str:
+        """The request id."""
+        return self.request.request_id
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the expanded prompt."""
+        return len(self.request.prompt_ids)
+
+    @property
+    def length(self) -> int:
+        """Prompt and generated tokens."""
+        return len(self.tokens)
+
+    @property
+    def generated(self) -> int:
+        """Tokens sampled so far."""
+        return self.length - self.prompt_length
+
+    @property
+    def remaining(self) -> int:
+        """Tokens whose KV is not computed yet."""
+        return self.length - self.computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether exactly the last sampled token is left to compute."""
+        return self.remaining == 1 and self.generated > 0
+
+    def page_keys(self, page_size: int, pages: int) -> list[bytes]:
+        """Prefix-cache keys of the first `pages` pages, which must be full."""
+        assert pages * page_size <= self.length
+        while len(self._keys) < pages:
+            start = len(self._keys) * page_size
+            previous = self._keys[-1] if self._keys else root_key(self.request.cache_salt)
+            block = self.tokens[start : start + page_size]
+            self._keys.append(next_key(previous, block, start, self.mask, self.request.images))
+        return self._keys[:pages]
+
+    def images_available(self) -> int:
+        """Images that need no more encoding: behind the computed tokens or encoded already."""
+        return sum(
+            last < self.computed or number in self.encoded_here or image.digest in self.pinned
+            for number, (image, last) in enumerate(zip(self.request.images, self.mask.last_positions, strict=True))
+        )

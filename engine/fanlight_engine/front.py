@@ -1,0 +1,170 @@
+"""Front: the half of the engine that callers talk to. Requests in, events out; the core is behind EngineClient.
+
+    generate = prepare (validate, media, prompt, expansion, sampling) -> submit -> events, and an abort on every way out
+
+One per server; runs on one event loop. Knows nothing of gRPC, and of the core only its messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from fanlight_engine.client import EngineClient
+from fanlight_engine.config import EngineConfig
+from fanlight_engine.core.messages import FromCore
+from fanlight_engine.errors import DuplicateRequestError, EngineStoppedError
+from fanlight_engine.events import Event
+from fanlight_engine.inputs.preparation import Preparation, PreparedRequest
+from fanlight_engine.inputs.workers import Workers
+from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.outputs.answer import Answer, end_before_submission
+from fanlight_engine.outputs.assembly import OutputAssembler
+from fanlight_engine.outputs.detokenizer import Detokenizers
+from fanlight_engine.outputs.stop_strings import StopMatcher
+from fanlight_engine.outputs.transcript import Transcript
+from fanlight_engine.request import FinishReason, Generation
+
+
+@dataclass(slots=True)
+class _Running:
+    """A generation under way; `cancelled` is set by `cancel`, `preparing` while nothing was submitted yet."""
+
+    cancelled: FinishReason | None = None
+    preparing: asyncio.Task[PreparedRequest] | None = None
+
+
+class Front:
+    """See the module. `start` before anything else; `stop` is idempotent."""
+
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint, client: EngineClient) -> None:
+        self.config = config
+        self.checkpoint = checkpoint
+        self.client = client
+        self._workers = Workers(config.media_workers)
+        self._preparation: Preparation | None = None
+        self._detokenizers: Detokenizers | None = None
+        self._running: dict[str, _Running] = {}
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Load tokenizer and processor, start the core. Raises StartupError."""
+        self._preparation = await asyncio.to_thread(Preparation, self.config, self.checkpoint, self._workers)
+        self._detokenizers = Detokenizers(self._preparation.tokenizer)
+        await self.client.start()
+
+    async def stop(self) -> None:
+        """Stop the core and the workers; generations still running raise EngineStoppedError."""
+        self._stopped = True
+        await self.client.stop()
+        await asyncio.to_thread(self._workers.close)
+
+    @property
+    def running_ids(self) -> frozenset[str]:
+        """Ids of the generations under way."""
+        return frozenset(self._running)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be answered."""
+        return self._started()[0].renderer.has_chat_template
+
+    def generate(self, generation: Generation, request_id: str) -> AsyncGenerator[Event, None]:
+        """The events of one request, in the order of `events`. Closing the generator early aborts the request.
+
+        Raises RequestError (a field is at fault), DuplicateRequestError, OverloadedError, EngineStoppedError,
+        CoreFailureError. Cancelled before it was accepted, it yields Finished and Usage without Accepted.
+        """
+        return self._generate(generation, request_id, time.monotonic())
+
+    def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> bool:
+        """End a running generation with Finished(reason) and Usage. False when the id is not running here."""
+        running = self._running.get(request_id)
+        if running is None:
+            return False
+        if running.cancelled is None:
+            running.cancelled = reason
+            if running.preparing is not None:
+                running.preparing.cancel()
+            else:
+                self.client.abort(request_id)
+        return True
+
+    def transcript(self, skip_special_tokens: bool = True) -> Transcript:
+        """Collects an answer as history for a later turn; the request must ask for text and token ids."""
+        return Transcript(self._started()[1], skip_special_tokens)
+
+    async def _generate(self, generation: Generation, request_id: str, arrival: float) -> AsyncGenerator[Event, None]:
+        if request_id in self._running:
+            raise DuplicateRequestError(f"request id {request_id!r} is already running; choose another one")
+        running = self._running[request_id] = _Running()
+        answer: Answer | None = None
+        try:
+            prepared = await self._prepare(generation, request_id, arrival, running)
+            if prepared is None:
+                for event in end_before_submission(running.cancelled or FinishReason.CANCELLED, arrival):
+                    yield event
+                return
+            answer = self._new_answer(generation, prepared)
+            async for batch in self.client.submit(prepared.request):
+                for event in self._consume(answer, batch, request_id):
+                    yield event
+                if answer.ended:
+                    return
+            # The stream of an aborted request ends without a terminal message.
+            if running.cancelled is None:
+                raise EngineStoppedError("the core ended the request without an answer; try again")
+            for event in answer.end(running.cancelled):
+                yield event
+        finally:
+            del self._running[request_id]
+            if answer is not None and not answer.core_ended:
+                self.client.abort(request_id)
+
+    async def _prepare(
+        self, generation: Generation, request_id: str, arrival: float, running: _Running
+    ) -> PreparedRequest | None:
+        """The prepared request; None when `cancel` came first."""
+        preparation, _ = self._started()
+        running.preparing = asyncio.ensure_future(
+            preparation.prepare(generation, request_id, arrival, self.client.facts)
+        )
+        try:
+            prepared = await running.preparing
+            return prepared if running.cancelled is None else None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            if running.cancelled is not None:
+                return None
+            raise EngineStoppedError("the engine is stopping; nothing new is accepted") from None
+        finally:
+            running.preparing = None
+
+    def _consume(self, answer: Answer, batch: list[FromCore], request_id: str) -> list[Event]:
+        """The batch's events. What the core no longer needs to compute is aborted before anybody reads them."""
+        events = answer.consume(batch)
+        if answer.ended and not answer.core_ended:
+            self.client.abort(request_id)
+            answer.core_ended = True
+        return events
+
+    def _new_answer(self, generation: Generation, prepared: PreparedRequest) -> Answer:
+        options, parameters = generation.sampling, prepared.request.sampling
+        _, detokenizers = self._started()
+        assembler = OutputAssembler(
+            index=0,
+            detokenizer=detokenizers.start(generation.output.skip_special_tokens),
+            matcher=StopMatcher(options.stop, options.include_stop),
+            options=generation.output,
+            min_new_tokens=parameters.min_new_tokens,
+        )
+        return Answer(prepared, assembler)
+
+    def _started(self) -> tuple[Preparation, Detokenizers]:
+        if self._stopped or self._preparation is None or self._detokenizers is None:
+            raise EngineStoppedError("the engine is not running; start it first")
+        return self._preparation, self._detokenizers

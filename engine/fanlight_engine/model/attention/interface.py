@@ -1,0 +1,92 @@
+"""Paged attention behind one interface: what a backend receives, and how transformers' decoders reach it.
+
+transformers lets one registered function replace attention in every decoder. Ours writes the step's keys and values into
+the pages and hands the queries to the backend of the running step. A mask function is deliberately NOT registered for
+the name: without one, transformers builds no dense mask and reads nothing on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from transformers import AttentionInterface
+
+from fanlight_engine.model.kv_cache import PagedKeyValueCache
+
+ATTENTION_NAME = "fanlight_paged"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Host-side facts of one sequence's queries: rows [query_start, query_start + query_length) of the packed step.
+
+    The last of them sees `context_length` keys, the one before one less, and so on (causal).
+    """
+
+    query_start: int
+    query_length: int
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class PagedBatch:
+    """One packed step as attention sees it. S sequences, T tokens; decode rows come first, one query each."""
+
+    cache: PagedKeyValueCache
+    backend: AttentionBackend
+    slots: torch.Tensor
+    """[T] int64: where each token's keys and values go."""
+    page_tables: torch.Tensor
+    """[S, W] int32: pages of each sequence, padded with the dummy page."""
+    context_lengths: torch.Tensor
+    """[S] int32: keys that a sequence's last query sees, its own included."""
+    decode_rows: int
+    """How many leading sequences have exactly one query."""
+    prefill_segments: tuple[Segment, ...] = ()
+    """The other sequences, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerAttention:
+    """What one layer asks for: softmax scale, and the sliding window in tokens (None = all)."""
+
+    layer: int
+    scale: float
+    sliding_window: int | None
+
+
+class AttentionBackend(Protocol):
+    """Computes attention of packed queries over paged keys and values."""
+
+    name: str
+
+    def attend(self, queries: torch.Tensor, batch: PagedBatch, layer: LayerAttention) -> torch.Tensor:
+        """Queries [T, heads, head_dim] -> outputs of the same shape. The step's own K/V are in the pages already."""
+        ...
+
+
+def _paged_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    paged_batch: PagedBatch | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' signature: query [1, heads, T, head_dim], key and value [1, kv_heads, T, head_dim]."""
+    assert paged_batch is not None, "the decoder was called without a paged batch"
+    layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType] set by every decoder attention
+    paged_batch.cache.write(layer, paged_batch.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    outputs = paged_batch.backend.attend(
+        query[0].transpose(0, 1), paged_batch, LayerAttention(layer, scale, sliding_window)
+    )
+    return outputs.unsqueeze(0), None
+
+
+AttentionInterface.register(ATTENTION_NAME, _paged_attention)

@@ -1,0 +1,156 @@
+"""What a checkpoint directory is, read from its small files: family, limits, end ids, sampling defaults, fingerprint.
+
+Reads config.json and generation_config.json only; knows nothing of weights, tokenizers or requests. Both halves of the
+engine use it, so it stays cheap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+
+from fanlight_engine.errors import CheckpointError
+from fanlight_engine.model.families import FAMILIES, Family
+
+_FINGERPRINTED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".model")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What an unset sampling option means for this checkpoint: what transformers' `generate` would do with it."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Facts of one checkpoint directory. Lengths are tokens."""
+
+    path: Path
+    name: str
+    config: PretrainedConfig
+    family: Family
+    context_length: int
+    vocab_size: int
+    hidden_size: int
+    end_ids: tuple[int, ...]
+    sampling_defaults: SamplingDefaults
+    fingerprint: str
+    """SHA-256 hex over names, sizes and the contents of small files; over the header of each safetensors file."""
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether prompts may hold images."""
+        return self.family.takes_images
+
+    @property
+    def image_token_id(self) -> int | None:
+        """The id that stands for an image in prompts; None for text checkpoints."""
+        for attribute in ("image_token_id", "image_token_index"):
+            value = getattr(self.config, attribute, None)
+            if self.takes_images and value is not None:
+                return int(value)
+        return None
+
+
+def read_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
+    """Read the facts of the checkpoint at `path`. Raises CheckpointError naming the file and the fix."""
+    directory = Path(path)
+    raw_config = _read_json(directory / "config.json", required=True)
+    family = _family_of(directory, raw_config)
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # each configuration class has its own idea of what to raise
+        raise CheckpointError(f"{directory.name}/config.json cannot be read: {error}") from error
+    text_config = config.get_text_config()
+    generation = _read_json(directory / "generation_config.json", required=False)
+    return Checkpoint(
+        path=directory,
+        name=name or directory.resolve().name,
+        config=config,
+        family=family,
+        context_length=int(text_config.max_position_embeddings),
+        vocab_size=int(text_config.vocab_size),
+        hidden_size=int(text_config.hidden_size),
+        end_ids=_end_ids(generation, raw_config, config),
+        sampling_defaults=_sampling_defaults(generation),
+        fingerprint=_fingerprint(directory),
+    )
+
+
+def _read_json(file: Path, required: bool) -> dict[str, Any]:
+    if not file.is_file():
+        if required:
+            raise CheckpointError(
+                f"{file.parent} has no {file.name}: give the directory of a Hugging Face checkpoint (config.json, "
+                "model.safetensors, tokenizer.json)"
+            )
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{file.parent.name}/{file.name} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file.parent.name}/{file.name} holds {type(content).__name__}, a JSON object is needed")
+    return content
+
+
+def _family_of(directory: Path, raw_config: dict[str, Any]) -> Family:
+    if "auto_map" in raw_config:
+        raise CheckpointError(
+            f"{directory.name}/config.json names code of its own (auto_map), which is never run: use a checkpoint whose "
+            "model_type is part of transformers"
+        )
+    model_type = raw_config.get("model_type")
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None:
+        raise CheckpointError(
+            f"{directory.name}/config.json has model_type {model_type!r}, which is not supported; supported: "
+            + ", ".join(sorted(FAMILIES))
+        )
+    return family
+
+
+def _end_ids(generation: dict[str, Any], raw_config: dict[str, Any], config: PretrainedConfig) -> tuple[int, ...]:
+    """generation_config.json wins over config.json, as in transformers' `generate`."""
+    for value in (
+        generation.get("eos_token_id"),
+        raw_config.get("eos_token_id"),
+        getattr(config.get_text_config(), "eos_token_id", None),
+    ):
+        if isinstance(value, int):
+            return (value,)
+        if isinstance(value, list) and value:
+            return tuple(int(one) for one in value)
+    return ()
+
+
+def _sampling_defaults(generation: dict[str, Any]) -> SamplingDefaults:
+    if not generation.get("do_sample", False):
+        return SamplingDefaults()
+    return SamplingDefaults(
+        temperature=float(generation.get("temperature") or 1.0),
+        top_p=float(generation.get("top_p") or 1.0),
+        top_k=int(generation.get("top_k", 50) or 0),  # transformers' own default is 50
+        min_p=float(generation.get("min_p") or 0.0),
+    )
+
+
+def _fingerprint(directory: Path) -> str:
+    """Weights are told apart by size and safetensors header, so that a start does not read gigabytes twice."""
+    digest = hashlib.sha256()
+    for file in sorted(directory.iterdir()):
+        if not file.is_file() or file.suffix not in _FINGERPRINTED_SUFFIXES:
+            continue
+        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(1 << 20))
+    return digest.hexdigest()

@@ -1,0 +1,98 @@
+"""Turns chunks into the flat host arrays of one packed step. numpy only: knows no device and no model.
+
+All tokens of a step stand in one row, sequence after sequence, decodes first. S sequences, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+import numpy as np
+
+from fanlight_engine.core.block_pool import DUMMY_PAGE
+from fanlight_engine.core.image_mask import ImageMask
+from fanlight_engine.core.scheduler import Chunk
+from fanlight_engine.model.attention.interface import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPositions:
+    """Positions of a request's prompt, [position_rows, prompt] int64, and what to add to an index behind it."""
+
+    of_prompt: np.ndarray
+    delta: int
+
+    def between(self, start: int, end: int) -> np.ndarray:
+        """Positions of tokens [start, end), [position_rows, end - start]."""
+        prompt_length = self.of_prompt.shape[1]
+        inside = self.of_prompt[:, start:end]
+        behind = np.arange(max(start, prompt_length), end) + self.delta
+        return np.concatenate([inside, np.broadcast_to(behind, (inside.shape[0], len(behind)))], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStep:
+    """Host arrays of one step."""
+
+    ids: np.ndarray
+    """[T] int64; positions that take an image embedding hold 0, whatever the prompt says there."""
+    positions: np.ndarray
+    """[position_rows, T] int64."""
+    slots: np.ndarray
+    """[T] int64."""
+    page_tables: np.ndarray
+    """[S, W] int32, padded with the dummy page."""
+    context_lengths: np.ndarray
+    """[S] int32."""
+    decode_rows: int
+    prefill_segments: tuple[Segment, ...]
+    sampled_rows: np.ndarray
+    """Rows of T whose logits are sampled, in the order of the chunks that sample."""
+
+
+def pack(
+    chunks: SequenceOf[Chunk], positions: SequenceOf[PromptPositions], page_size: int, page_columns: int
+) -> PackedStep:
+    """Pack chunks, decodes first, with their requests' positions; page tables get `page_columns` columns."""
+    starts = np.cumsum([0, *(chunk.length for chunk in chunks)])
+    page_tables = np.full((len(chunks), page_columns), DUMMY_PAGE, dtype=np.int32)
+    for row, chunk in enumerate(chunks):
+        page_tables[row, : len(chunk.sequence.pages)] = chunk.sequence.pages
+    decode_rows = sum(chunk.is_decode for chunk in chunks)
+    return PackedStep(
+        ids=np.concatenate([_ids(chunk) for chunk in chunks]),
+        positions=np.concatenate(
+            [one.between(chunk.start, chunk.end) for one, chunk in zip(positions, chunks, strict=True)], axis=1
+        ),
+        slots=np.concatenate([_slots(chunk, page_tables[row], page_size) for row, chunk in enumerate(chunks)]),
+        page_tables=page_tables,
+        context_lengths=np.array([chunk.end for chunk in chunks], dtype=np.int32),
+        decode_rows=decode_rows,
+        prefill_segments=tuple(
+            Segment(int(starts[row]), chunk.length, chunk.end)
+            for row, chunk in enumerate(chunks)
+            if row >= decode_rows
+        ),
+        sampled_rows=np.array([starts[row + 1] - 1 for row, chunk in enumerate(chunks) if chunk.samples], dtype=np.int64),
+    )
+
+
+def image_positions(mask: ImageMask, prompt_length: int) -> np.ndarray:
+    """[prompt] bool: which positions take an embedding."""
+    taken = np.zeros(prompt_length, dtype=bool)
+    for piece in mask.pieces_in_order:
+        taken[piece.position : piece.position + piece.length] = True
+    return taken
+
+
+def _ids(chunk: Chunk) -> np.ndarray:
+    ids = np.array(chunk.sequence.tokens[chunk.start : chunk.end], dtype=np.int64)
+    for piece in chunk.sequence.mask.pieces(chunk.start, chunk.end):
+        ids[piece.position - chunk.start : piece.position - chunk.start + piece.length] = 0
+    return ids
+
+
+def _slots(chunk: Chunk, page_table: np.ndarray, page_size: int) -> np.ndarray:
+    indices = np.arange(chunk.start, chunk.end)
+    return page_table[indices // page_size].astype(np.int64) * page_size + indices % page_size

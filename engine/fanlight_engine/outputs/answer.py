@@ -1,0 +1,170 @@
+"""What the core says about one request -> the events its caller receives, with usage and timings.
+
+Owns the counting and the clock of one answer; the text is OutputAssembler's. Knows nothing of tasks or the wire.
+"""
+
+from __future__ import annotations
+
+import time
+
+from fanlight_engine.core.messages import (
+    Admitted,
+    CoreTimings,
+    FromCore,
+    Generated,
+    Prefilled,
+    Progressed,
+    Rejected,
+)
+from fanlight_engine.errors import (
+    CoreFailureError,
+    DuplicateRequestError,
+    EngineError,
+    EngineStoppedError,
+    InvalidRequestError,
+    OverloadedError,
+    Reason,
+)
+from fanlight_engine.events import Accepted, Event, Finished, Progress, Timings, Usage
+from fanlight_engine.inputs.media import PreparedMedia
+from fanlight_engine.inputs.preparation import PreparedRequest
+from fanlight_engine.outputs.assembly import OutputAssembler
+from fanlight_engine.request import FinishReason
+
+_OUTPUT_INDEX = 0
+
+
+class Answer:
+    """One request's answer. `ended` once Finished and Usage were given; `core_ended` once the core needs no abort."""
+
+    def __init__(self, prepared: PreparedRequest, assembler: OutputAssembler) -> None:
+        self.ended = False
+        self.core_ended = False
+        self._prepared = prepared
+        self._assembler = assembler
+        self._cached_tokens = 0
+        self._prefilled: Prefilled | None = None
+        self._preemptions = 0
+        self._first_token_at = 0.0
+        self._last_token_at = 0.0
+
+    def consume(self, batch: list[FromCore]) -> list[Event]:
+        """The events of one batch, its tokens as one delta. Raises what the core's refusal or failure means."""
+        events: list[Event] = []
+        for message in batch:
+            if isinstance(message, Generated):
+                if self._generated(message):
+                    return events + self.end(FinishReason.STOP_SEQUENCE)
+                continue
+            events += self._delta()
+            if isinstance(message, Admitted):
+                events.append(self._accepted(message))
+            elif isinstance(message, Progressed):
+                events.append(self._progress(message))
+            elif isinstance(message, Prefilled):
+                self._prefilled = message
+            elif isinstance(message, Rejected):
+                self.core_ended = True
+                raise error_of(message)
+            else:
+                self.core_ended = True
+                self._preemptions = message.preemptions
+                return events + self.end(message.reason)
+        return events + self._delta()
+
+    def end(self, reason: FinishReason) -> list[Event]:
+        """The last text, Finished and Usage."""
+        self.ended = True
+        self._assembler.finish()
+        stop = self._assembler.stop
+        finished = Finished(
+            index=_OUTPUT_INDEX,
+            reason=reason if stop is None else FinishReason.STOP_SEQUENCE,
+            stop_sequence=stop,
+            completion_tokens=self._assembler.completion_tokens,
+        )
+        return [*self._delta(), finished, self._usage()]
+
+    def _accepted(self, message: Admitted) -> Accepted:
+        self._cached_tokens = message.cached_tokens
+        return Accepted(
+            request_id=message.request_id,
+            prompt_tokens=len(self._prepared.request.prompt_ids),
+            image_tokens=self._prepared.image_tokens,
+            cached_tokens=message.cached_tokens,
+        )
+
+    def _progress(self, message: Progressed) -> Progress:
+        request = self._prepared.request
+        return Progress(
+            queue_position=message.queue_position,
+            images_encoded=message.images_encoded,
+            images_total=len(request.images),
+            prefill_tokens_done=message.prefill_tokens_done,
+            prefill_tokens_total=len(request.prompt_ids),
+        )
+
+    def _generated(self, message: Generated) -> bool:
+        """True when a stop string was completed; tokens behind it are neither counted nor sent."""
+        self._last_token_at = time.monotonic()
+        self._first_token_at = self._first_token_at or self._last_token_at
+        logprobs = message.logprobs or (None,) * len(message.token_ids)
+        return any(
+            self._assembler.push(token_id, logprob)
+            for token_id, logprob in zip(message.token_ids, logprobs, strict=True)
+        )
+
+    def _delta(self) -> list[Event]:
+        delta = self._assembler.take()
+        return [] if delta is None else [delta]
+
+    def _usage(self) -> Usage:
+        request, prefilled = self._prepared.request, self._prefilled
+        return Usage(
+            prompt_tokens=len(request.prompt_ids),
+            image_tokens=self._prepared.image_tokens,
+            cached_tokens=self._cached_tokens if prefilled is None else prefilled.cached_tokens,
+            completion_tokens=self._assembler.completion_tokens,
+            images=len(request.images),
+            encoder_cache_hits=0 if prefilled is None else prefilled.encoder_cache_hits,
+            preemptions=self._preemptions,
+            seed=request.sampling.seed,
+            timings=self._timings(CoreTimings() if prefilled is None else prefilled.timings),
+        )
+
+    def _timings(self, core: CoreTimings) -> Timings:
+        arrival, tokens = self._prepared.request.arrival, self._assembler.completion_tokens
+        media: PreparedMedia = self._prepared.media
+        return Timings(
+            queue=core.queue,
+            decode_media=media.decode_seconds,
+            preprocess_media=media.preprocess_seconds,
+            encode_images=core.encode_images,
+            prefill=core.prefill,
+            time_to_first_token=self._first_token_at - arrival if tokens else 0.0,
+            inter_token_mean=(self._last_token_at - self._first_token_at) / (tokens - 1) if tokens > 1 else 0.0,
+            total=time.monotonic() - arrival,
+        )
+
+
+def end_before_submission(reason: FinishReason, arrival: float) -> list[Event]:
+    """The end of a request that was cancelled while its prompt was still being prepared."""
+    timings = Timings(total=time.monotonic() - arrival)
+    return [Finished(_OUTPUT_INDEX, reason), Usage(0, 0, 0, 0, timings=timings)]
+
+
+def error_of(rejected: Rejected) -> EngineError:
+    """The exception that a refusal or failure of the core means to the caller."""
+    try:
+        reason = Reason(rejected.reason)
+    except ValueError:
+        reason = Reason.ENGINE_FAILURE
+    if reason is Reason.OVERLOADED:
+        return OverloadedError(rejected.description, rejected.retry_after)
+    if reason is Reason.SHUTTING_DOWN:
+        return EngineStoppedError(rejected.description)
+    if reason is Reason.ENGINE_FAILURE:
+        return CoreFailureError(rejected.description)
+    if reason is Reason.REQUEST_ID_IN_USE:
+        return DuplicateRequestError(rejected.description)
+    return InvalidRequestError(rejected.field, rejected.description, reason)
