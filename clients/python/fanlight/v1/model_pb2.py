@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fanlight.v1 import generation_pb2 as fanlight_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61nlight/v1/model.proto\x12\x0b\x66\x61nlight.v1\x1a\x1c\x66\x61nlight/v1/generation.proto\"\x13\n\x11ListModelsRequest\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.fanlight.v1.Model\"-\n\x0fGetModelRequest\x12\x11\n\x04name\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_name\"5\n\x10GetModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.fanlight.v1.Model\"\xa6\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12)\n\nmodalities\x18\x03 \x03(\x0e\x32\x15.fanlight.v1.Modality\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\r\x12\x17\n\x0fvocabulary_size\x18\x05 \x01(\r\x12(\n\x06limits\x18\x06 \x01(\x0b\x32\x18.fanlight.v1.ModelLimits\x12\x32\n\x0especial_tokens\x18\x07 \x01(\x0b\x32\x1a.fanlight.v1.SpecialTokens\x12\x30\n\x11sampling_defaults\x18\x08 \x01(\x0b\x32\x15.fanlight.v1.Sampling\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\"\xed\x01\n\x0bModelLimits\x12\x1e\n\x16max_images_per_request\x18\x01 \x01(\r\x12\x17\n\x0fmax_image_bytes\x18\x02 \x01(\x04\x12\x18\n\x10max_image_pixels\x18\x03 \x01(\x04\x12\x16\n\x0emax_image_side\x18\x04 \x01(\r\x12\x1e\n\x16max_image_aspect_ratio\x18\x05 \x01(\x02\x12\x18\n\x10max_stop_strings\x18\x06 \x01(\r\x12\x1d\n\x15max_stop_string_bytes\x18\x07 \x01(\r\x12\x1a\n\x12max_stop_token_ids\x18\x08 \x01(\r\"\x82\x01\n\rSpecialTokens\x12\x15\n\reos_token_ids\x18\x01 \x03(\r\x12\x19\n\x0c\x62os_token_id\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0eimage_token_id\x18\x03 \x01(\rH\x01\x88\x01\x01\x42\x0f\n\r_bos_token_idB\x11\n\x0f_image_token_id*K\n\x08Modality\x12\x18\n\x14MODALITY_UNSPECIFIED\x10\x00\x12\x11\n\rMODALITY_TEXT\x10\x01\x12\x12\n\x0eMODALITY_IMAGE\x10\x02\x32\xa6\x01\n\x0cModelService\x12M\n\nListModels\x12\x1e.fanlight.v1.ListModelsRequest\x1a\x1f.fanlight.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.fanlight.v1.GetModelRequest\x1a\x1d.fanlight.v1.GetModelResponseB9\n\x0f\x63om.fanlight.v1P\x01Z\x16\x66\x61nlight/v1;fanlightv1\xaa\x02\x0b\x46\x61nlight.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61nlight/v1/model.proto\x12\x0b\x66\x61nlight.v1\x1a\x1c\x66\x61nlight/v1/generation.proto\"\x13\n\x11ListModelsRequest\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.fanlight.v1.Model\"-\n\x0fGetModelRequest\x12\x11\n\x04name\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_name\"5\n\x10GetModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.fanlight.v1.Model\"\xa6\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12)\n\nmodalities\x18\x03 \x03(\x0e\x32\x15.fanlight.v1.Modality\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\r\x12\x17\n\x0fvocabulary_size\x18\x05 \x01(\r\x12(\n\x06limits\x18\x06 \x01(\x0b\x32\x18.fanlight.v1.ModelLimits\x12\x32\n\x0especial_tokens\x18\x07 \x01(\x0b\x32\x1a.fanlight.v1.SpecialTokens\x12\x30\n\x11sampling_defaults\x18\x08 \x01(\x0b\x32\x15.fanlight.v1.Sampling\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\"\xf2\x01\n\x0bModelLimits\x12\x1e\n\x16max_images_per_request\x18\x01 \x01(\r\x12\x17\n\x0fmax_image_bytes\x18\x02 \x01(\x04\x12\x18\n\x10max_image_pixels\x18\x03 \x01(\x04\x12\x16\n\x0emax_image_side\x18\x04 \x01(\r\x12\x1e\n\x16max_image_aspect_ratio\x18\x05 \x01(\x02\x12\x18\n\x10max_stop_strings\x18\x06 \x01(\r\x12\"\n\x1amax_stop_string_characters\x18\x07 \x01(\r\x12\x1a\n\x12max_stop_token_ids\x18\x08 \x01(\r\"\x82\x01\n\rSpecialTokens\x12\x15\n\reos_token_ids\x18\x01 \x03(\r\x12\x19\n\x0c\x62os_token_id\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0eimage_token_id\x18\x03 \x01(\rH\x01\x88\x01\x01\x42\x0f\n\r_bos_token_idB\x11\n\x0f_image_token_id*K\n\x08Modality\x12\x18\n\x14MODALITY_UNSPECIFIED\x10\x00\x12\x11\n\rMODALITY_TEXT\x10\x01\x12\x12\n\x0eMODALITY_IMAGE\x10\x02\x32\xa6\x01\n\x0cModelService\x12M\n\nListModels\x12\x1e.fanlight.v1.ListModelsRequest\x1a\x1f.fanlight.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.fanlight.v1.GetModelRequest\x1a\x1d.fanlight.v1.GetModelResponseB9\n\x0f\x63om.fanlight.v1P\x01Z\x16\x66\x61nlight/v1;fanlightv1\xaa\x02\x0b\x46\x61nlight.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fanlight.v1.model_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017com.fanlight.v1P\001Z\026fanlight/v1;fanlightv1\252\002\013Fanlight.V1'
-  _globals['_MODALITY']._serialized_start=921
-  _globals['_MODALITY']._serialized_end=996
+  _globals['_MODALITY']._serialized_start=926
+  _globals['_MODALITY']._serialized_end=1001
   _globals['_LISTMODELSREQUEST']._serialized_start=70
   _globals['_LISTMODELSREQUEST']._serialized_end=89
   _globals['_LISTMODELSRESPONSE']._serialized_start=91
@@ -46,9 +46,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODEL']._serialized_start=252
   _globals['_MODEL']._serialized_end=546
   _globals['_MODELLIMITS']._serialized_start=549
-  _globals['_MODELLIMITS']._serialized_end=786
-  _globals['_SPECIALTOKENS']._serialized_start=789
-  _globals['_SPECIALTOKENS']._serialized_end=919
-  _globals['_MODELSERVICE']._serialized_start=999
-  _globals['_MODELSERVICE']._serialized_end=1165
+  _globals['_MODELLIMITS']._serialized_end=791
+  _globals['_SPECIALTOKENS']._serialized_start=794
+  _globals['_SPECIALTOKENS']._serialized_end=924
+  _globals['_MODELSERVICE']._serialized_start=1004
+  _globals['_MODELSERVICE']._serialized_end=1170
 # @@protoc_insertion_point(module_scope)

@@ -61,14 +61,14 @@ class Model(_message.Message):
     def __init__(self, name: _Optional[str] = ..., family: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[Modality, str]]] = ..., context_length: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., special_tokens: _Optional[_Union[SpecialTokens, _Mapping]] = ..., sampling_defaults: _Optional[_Union[_generation_pb2.Sampling, _Mapping]] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class ModelLimits(_message.Message):
-    __slots__ = ("max_images_per_request", "max_image_bytes", "max_image_pixels", "max_image_side", "max_image_aspect_ratio", "max_stop_strings", "max_stop_string_bytes", "max_stop_token_ids")
+    __slots__ = ("max_images_per_request", "max_image_bytes", "max_image_pixels", "max_image_side", "max_image_aspect_ratio", "max_stop_strings", "max_stop_string_characters", "max_stop_token_ids")
     MAX_IMAGES_PER_REQUEST_FIELD_NUMBER: _ClassVar[int]
     MAX_IMAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_IMAGE_PIXELS_FIELD_NUMBER: _ClassVar[int]
     MAX_IMAGE_SIDE_FIELD_NUMBER: _ClassVar[int]
     MAX_IMAGE_ASPECT_RATIO_FIELD_NUMBER: _ClassVar[int]
     MAX_STOP_STRINGS_FIELD_NUMBER: _ClassVar[int]
-    MAX_STOP_STRING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_STOP_STRING_CHARACTERS_FIELD_NUMBER: _ClassVar[int]
     MAX_STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     max_images_per_request: int
     max_image_bytes: int
@@ -76,9 +76,9 @@ class ModelLimits(_message.Message):
     max_image_side: int
     max_image_aspect_ratio: float
     max_stop_strings: int
-    max_stop_string_bytes: int
+    max_stop_string_characters: int
     max_stop_token_ids: int
-    def __init__(self, max_images_per_request: _Optional[int] = ..., max_image_bytes: _Optional[int] = ..., max_image_pixels: _Optional[int] = ..., max_image_side: _Optional[int] = ..., max_image_aspect_ratio: _Optional[float] = ..., max_stop_strings: _Optional[int] = ..., max_stop_string_bytes: _Optional[int] = ..., max_stop_token_ids: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_images_per_request: _Optional[int] = ..., max_image_bytes: _Optional[int] = ..., max_image_pixels: _Optional[int] = ..., max_image_side: _Optional[int] = ..., max_image_aspect_ratio: _Optional[float] = ..., max_stop_strings: _Optional[int] = ..., max_stop_string_characters: _Optional[int] = ..., max_stop_token_ids: _Optional[int] = ...) -> None: ...
 
 class SpecialTokens(_message.Message):
     __slots__ = ("eos_token_ids", "bos_token_id", "image_token_id")
