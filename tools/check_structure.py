@@ -1,6 +1,6 @@
 """Checks what no linter does: no source file over 400 lines, no large file where it does not belong.
 
-    python -m tools.check_structure     exits 1 and names the files
+python -m tools.check_structure     exits 1 and names the files
 """
 
 from __future__ import annotations

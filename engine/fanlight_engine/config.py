@@ -28,7 +28,7 @@ class EngineConfig:
     device: str = "cpu"
     """Torch device of weights and KV cache."""
     dtype: str = "auto"
-    """Number type of weights and KV cache: float32, bfloat16, float16, or auto (float32 on a CPU, else the checkpoint's)."""
+    """Number type of weights and KV cache: float32, bfloat16, float16, or auto (float32 on a CPU, else the model's)."""
     attention: str = "reference"
     """Attention backend."""
     torch_threads: int = 0
@@ -83,8 +83,9 @@ class EngineConfig:
             raise ConfigError(f"dtype is {self.dtype!r}, it must be one of {', '.join(_DTYPES)}")
         if self.max_step_tokens < self.max_running_requests:
             raise ConfigError(
-                f"max_step_tokens ({self.max_step_tokens}) is below max_running_requests ({self.max_running_requests}): "
-                "a step must hold one token of every running request; raise the first or lower the second"
+                f"max_step_tokens ({self.max_step_tokens}) is below max_running_requests "
+                f"({self.max_running_requests}): a step must hold one token of every running request; raise the "
+                "first or lower the second"
             )
 
 
@@ -177,10 +178,8 @@ def _convert(name: str, kind: str, value: Any, source: str) -> Any:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """FANLIGHT_PAGE_SIZE -> page_size. Other FANLIGHT_ names (the server's) are not the engine's to judge."""
     names = {field.name for field in fields(EngineConfig)}
-    candidates = {key.removeprefix(ENVIRONMENT_PREFIX).lower(): value for key, value in environment.items()}
-    return {
-        name: candidates[name] for name in names if name in candidates and ENVIRONMENT_PREFIX + name.upper() in environment
-    }
+    variables = {name: ENVIRONMENT_PREFIX + name.upper() for name in names}
+    return {name: environment[variable] for name, variable in variables.items() if variable in environment}
 
 
 def _from_file(file: Path) -> dict[str, Any]:

@@ -1,18 +1,18 @@
 """Exceptions of the engine; knows nothing of gRPC codes (the server has one table that maps these to statuses).
 
-    EngineError
-    ├── RequestError                 the caller's fault; names the field
-    │   ├── InvalidRequestError      a value is malformed, out of range, or can never fit
-    │   ├── UnsupportedRequestError  well formed, but this build or this checkpoint cannot do it
-    │   ├── UnknownModelError        names a model that is not served
-    │   └── MissingTemplateError     a conversation for a checkpoint without a chat template
-    ├── DuplicateRequestError        the request id is in use
-    ├── OverloadedError              the waiting queue is full; carries retry_after
-    ├── EngineStoppedError           the core is stopping or dead
-    ├── CoreFailureError             the core failed while computing this request
-    └── StartupError                 the process cannot serve
-        ├── ConfigError              a setting is unknown, malformed or contradictory
-        └── CheckpointError          the checkpoint cannot be loaded or is not supported
+EngineError
+├── RequestError                 the caller's fault; names the field
+│   ├── InvalidRequestError      a value is malformed, out of range, or can never fit
+│   ├── UnsupportedRequestError  well formed, but this build or this checkpoint cannot do it
+│   ├── UnknownModelError        names a model that is not served
+│   └── MissingTemplateError     a conversation for a checkpoint without a chat template
+├── DuplicateRequestError        the request id is in use
+├── OverloadedError              the waiting queue is full; carries retry_after
+├── EngineStoppedError           the core is stopping or dead
+├── CoreFailureError             the core failed while computing this request
+└── StartupError                 the process cannot serve
+    ├── ConfigError              a setting is unknown, malformed or contradictory
+    └── CheckpointError          the checkpoint cannot be loaded or is not supported
 """
 
 from __future__ import annotations

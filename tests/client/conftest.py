@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from fanlight import AsyncClient, Client
 from scripted_server import ScriptedServer, ServerThread
+
+from fanlight import AsyncClient, Client
 
 
 @pytest.fixture

@@ -9,14 +9,15 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from fanlight.v1 import chat_pb2, events_pb2, inference_pb2, model_pb2, server_pb2
-from fanlight.v1.inference_pb2_grpc import InferenceServiceServicer, add_InferenceServiceServicer_to_server
-from fanlight.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
-from fanlight.v1.server_pb2_grpc import ServerServiceServicer, add_ServerServiceServicer_to_server
 from google.protobuf import any_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
+
+from fanlight.v1 import chat_pb2, events_pb2, inference_pb2, model_pb2, server_pb2
+from fanlight.v1.inference_pb2_grpc import InferenceServiceServicer, add_InferenceServiceServicer_to_server
+from fanlight.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
+from fanlight.v1.server_pb2_grpc import ServerServiceServicer, add_ServerServiceServicer_to_server
 
 WAIT_SECONDS = 10.0
 

@@ -8,6 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from scripted_server import (
+    WAIT_SECONDS,
+    ScriptedServer,
+    answer_script,
+    endless_answer,
+    stream_response,
+)
+
 from fanlight import (
     Accepted,
     AsyncClient,
@@ -21,13 +29,6 @@ from fanlight import (
     Usage,
 )
 from fanlight.v1 import errors_pb2, events_pb2, inference_pb2
-from scripted_server import (
-    WAIT_SECONDS,
-    ScriptedServer,
-    answer_script,
-    endless_answer,
-    stream_response,
-)
 
 FAILURE = errors_pb2.Failure(
     code=3,

@@ -8,13 +8,14 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
-import fanlight
 import grpc
 import pytest
-from fanlight import ROOT, AsyncClient, Client, FinishReason, Usage, assistant, user
-from fanlight.v1 import chat_pb2, errors_pb2, events_pb2
 from google.protobuf.duration_pb2 import Duration
 from scripted_server import WAIT_SECONDS, ScriptedServer, answer_events
+
+import fanlight
+from fanlight import ROOT, AsyncClient, Client, FinishReason, Usage, assistant, user
+from fanlight.v1 import chat_pb2, errors_pb2, events_pb2
 
 
 def reply(turn_id: str = "", **event: Any) -> chat_pb2.ChatResponse:

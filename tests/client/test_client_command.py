@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from fanlight import cli
-from fanlight.chat_command import closing_line, main
 from scripted_server import WAIT_SECONDS, ScriptedServer, ServerThread
 from test_client_chat import until_interrupted
+
+from fanlight import cli
+from fanlight.chat_command import closing_line, main
 
 
 def chat(monkeypatch: pytest.MonkeyPatch, address: str, lines: str, *options: str) -> int:

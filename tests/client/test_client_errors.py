@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import fanlight
 import grpc
 import pytest
-from fanlight import AsyncClient, Client
-from fanlight.errors import FanlightError, decode_details, reason_name
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from scripted_server import ScriptedServer, bad_field, endless_answer, refusal, rich_status
+
+import fanlight
+from fanlight import AsyncClient, Client
+from fanlight.errors import FanlightError, decode_details, reason_name
 
 FIELD = "generation.conversation.messages[1].parts[0].image"
 

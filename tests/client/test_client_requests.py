@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fanlight import InvalidRequest, assistant, raw_prompt, system, tokens_prompt, user
 from fanlight.requests import build_config, build_generation, prepare_request
 from fanlight.v1 import generation_pb2

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
-import fanlight
 import grpc
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+import fanlight
 from fanlight import requests
 from fanlight.channel import channel_options
 from fanlight.v1 import chat_pb2, generation_pb2, inference_pb2, inference_pb2_grpc, model_pb2
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 DISTRIBUTION = Path(fanlight.__file__).parent.parent
 REQUIRED_SCALARS = {"fanlight.v1.Message.role", "fanlight.v1.CancelRequest.request_id"}

@@ -54,7 +54,7 @@ class BlockPool:
         self._references[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:
-        """One holder less of each page. Release a request's last page first: then the tail is evicted before the head."""
+        """One holder less of each page. Release a request's last page first, so that its tail is evicted first."""
         for page in pages:
             assert self._references[page] > 0, f"page {page} released twice"
             self._references[page] -= 1

@@ -136,7 +136,9 @@ class Engine:
         if not length:
             return _rejected(request, Reason.EMPTY_PROMPT, "prompt", "the prompt has no tokens")
         if length + sampling.max_new_tokens > self.facts.context_length:
-            described = f"{length} prompt tokens and {sampling.max_new_tokens} new ones, {self.facts.context_length} fit"
+            described = (
+                f"{length} prompt tokens and {sampling.max_new_tokens} new ones, {self.facts.context_length} fit"
+            )
             return _rejected(request, Reason.PROMPT_TOO_LONG, "prompt", described)
         largest = max((image.embedding_rows for image in request.images), default=0)
         if largest * self.facts.embedding_row_bytes > self.facts.vision_cache_bytes:
@@ -241,9 +243,9 @@ def _prefilled(sequence: Sequence) -> Prefilled:
 
 def _finish_reason(sequence: Sequence, token_id: int) -> FinishReason | None:
     sampling = sequence.request.sampling
-    if sequence.generated > sampling.min_new_tokens or not sampling.min_new_tokens:
-        if token_id in sampling.end_ids or token_id in sampling.stop_token_ids:
-            return FinishReason.STOP
+    may_end = sequence.generated > sampling.min_new_tokens or not sampling.min_new_tokens
+    if may_end and (token_id in sampling.end_ids or token_id in sampling.stop_token_ids):
+        return FinishReason.STOP
     if sequence.generated >= sampling.max_new_tokens:
         return FinishReason.CONTEXT_FULL if sampling.context_limited else FinishReason.LENGTH
     return None

@@ -55,7 +55,7 @@ class PrefixCache:
         return pages
 
     def register(self, key: bytes, page: int) -> None:
-        """Say that a held page now holds the KV for `key`. The first page for a key stays; later ones are not shared."""
+        """Say that a held page now holds the KV for `key`. The first page for a key stays."""
         if not self._enabled or key in self._page_by_key or page in self._key_by_page:
             return
         self._page_by_key[key] = page

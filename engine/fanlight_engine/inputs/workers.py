@@ -63,8 +63,8 @@ async def _submit(
 def _initialize_media_worker() -> None:
     """One thread per image: workers run side by side, and the step loop needs its share of the cores.
 
-    torch.set_num_threads would be wrong: it also sets MKL's count for the whole process, the step loop's included. OpenMP
-    keeps its count per thread; torch sets it once per thread, on first use, so that must have happened before.
+    torch.set_num_threads would be wrong: it also sets MKL's count for the whole process, the step loop's included.
+    OpenMP keeps its count per thread; torch sets it once per thread, on first use, so that must have happened before.
     """
     torch.get_num_threads()
     threadpool_limits(limits=1, user_api="openmp")

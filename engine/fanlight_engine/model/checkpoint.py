@@ -106,8 +106,8 @@ def _read_json(file: Path, required: bool) -> dict[str, Any]:
 def _family_of(directory: Path, raw_config: dict[str, Any]) -> Family:
     if "auto_map" in raw_config:
         raise CheckpointError(
-            f"{directory.name}/config.json names code of its own (auto_map), which is never run: use a checkpoint whose "
-            "model_type is part of transformers"
+            f"{directory.name}/config.json names code of its own (auto_map), which is never run: use a checkpoint "
+            "whose model_type is part of transformers"
         )
     model_type = raw_config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None

@@ -73,7 +73,8 @@ class DecodeStep:
         """Copy a packed step of decodes into the buffers and pad the bucket with rows that use the dummy page."""
         rows = len(step.ids)
         padding = bucket.rows - rows
-        assert padding >= 0 and step.page_tables.shape[1] == bucket.pages
+        assert padding >= 0
+        assert step.page_tables.shape[1] == bucket.pages
 
         def copy(buffer: torch.Tensor, values: np.ndarray) -> None:
             buffer.copy_(torch.from_numpy(values), non_blocking=True)

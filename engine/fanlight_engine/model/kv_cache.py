@@ -1,6 +1,7 @@
-"""The paged K/V tensors, one pair per decoder layer. Knows no requests: pages are numbers, slots are page * size + offset.
+"""The paged K/V tensors, one pair per decoder layer. Knows no requests, only pages and slots.
 
-Layout per layer and side: [pages, page_size, kv_heads, head_dim]. Page 0 is the dummy that padding rows use.
+Layout per layer and side: [pages, page_size, kv_heads, head_dim]; slot = page * page_size + offset.
+Page 0 is the dummy that padding rows use.
 """
 
 from __future__ import annotations

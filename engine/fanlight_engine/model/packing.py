@@ -56,6 +56,7 @@ def pack(
 ) -> PackedStep:
     """Pack chunks, decodes first, with their requests' positions; page tables get `page_columns` columns."""
     starts = np.cumsum([0, *(chunk.length for chunk in chunks)])
+    sampled = [starts[row + 1] - 1 for row, chunk in enumerate(chunks) if chunk.samples]
     page_tables = np.full((len(chunks), page_columns), DUMMY_PAGE, dtype=np.int32)
     for row, chunk in enumerate(chunks):
         page_tables[row, : len(chunk.sequence.pages)] = chunk.sequence.pages
@@ -70,11 +71,9 @@ def pack(
         context_lengths=np.array([chunk.end for chunk in chunks], dtype=np.int32),
         decode_rows=decode_rows,
         prefill_segments=tuple(
-            Segment(int(starts[row]), chunk.length, chunk.end)
-            for row, chunk in enumerate(chunks)
-            if row >= decode_rows
+            Segment(int(starts[row]), chunk.length, chunk.end) for row, chunk in enumerate(chunks) if row >= decode_rows
         ),
-        sampled_rows=np.array([starts[row + 1] - 1 for row, chunk in enumerate(chunks) if chunk.samples], dtype=np.int64),
+        sampled_rows=np.array(sampled, dtype=np.int64),
     )
 
 

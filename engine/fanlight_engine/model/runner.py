@@ -82,9 +82,7 @@ class Runner:
         unknown = ids[~taken & ((ids < 0) | (ids >= self._adapter.vocab_size))]
         if len(unknown):  # one such id would fail the whole step, neighbours included
             raise ValueError(f"token id {unknown[0]}: the vocabulary has ids 0 to {self._adapter.vocab_size - 1}")
-        of_prompt, delta = self._adapter.prompt_positions(
-            sequence.request.prompt_ids, taken, sequence.request.images
-        )
+        of_prompt, delta = self._adapter.prompt_positions(sequence.request.prompt_ids, taken, sequence.request.images)
         self._positions[sequence.id] = PromptPositions(of_prompt, delta)
 
     def remove(self, sequence: Sequence) -> None:
@@ -133,9 +131,7 @@ class Runner:
         return _read(sequences, self._decode_step.next_ids, self._decode_step.logprobs)
 
     def _run_mixed(self, plan: Plan) -> list[SampledToken]:
-        columns = bucket_size(
-            max(len(chunk.sequence.pages) for chunk in plan.chunks), self._decode_step.max_pages
-        )
+        columns = bucket_size(max(len(chunk.sequence.pages) for chunk in plan.chunks), self._decode_step.max_pages)
         step = self._pack(plan.chunks, columns)
         embeddings = self._adapter.embed(self._to_device(step.ids))
         if plan.has_images:
@@ -207,7 +203,5 @@ def _read(sequences: SequenceOf[Sequence], ids: torch.Tensor, logprobs: torch.Te
     count = len(sequences)
     return [
         SampledToken(sequence, token_id, logprob)
-        for sequence, token_id, logprob in zip(
-            sequences, ids[:count].tolist(), logprobs[:count].tolist(), strict=True
-        )
+        for sequence, token_id, logprob in zip(sequences, ids[:count].tolist(), logprobs[:count].tolist(), strict=True)
     ]

@@ -35,7 +35,6 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_DRAINING: _ClassVar[ErrorReason]
     ERROR_REASON_ENGINE_UNAVAILABLE: _ClassVar[ErrorReason]
     ERROR_REASON_DEADLINE_EXCEEDED: _ClassVar[ErrorReason]
-    ERROR_REASON_CANCELLED: _ClassVar[ErrorReason]
     ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_MALFORMED_MESSAGE: ErrorReason
@@ -63,7 +62,6 @@ ERROR_REASON_OVERLOADED: ErrorReason
 ERROR_REASON_DRAINING: ErrorReason
 ERROR_REASON_ENGINE_UNAVAILABLE: ErrorReason
 ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason
-ERROR_REASON_CANCELLED: ErrorReason
 ERROR_REASON_INTERNAL: ErrorReason
 
 class Failure(_message.Message):

@@ -1,8 +1,8 @@
 """Paged attention behind one interface: what a backend receives, and how transformers' decoders reach it.
 
-transformers lets one registered function replace attention in every decoder. Ours writes the step's keys and values into
-the pages and hands the queries to the backend of the running step. A mask function is deliberately NOT registered for
-the name: without one, transformers builds no dense mask and reads nothing on the host.
+transformers lets one registered function replace attention in every decoder. Ours writes the step's keys and values
+into the pages and hands the queries to the backend of the running step. A mask function is deliberately NOT registered
+for the name: without one, transformers builds no dense mask and reads nothing on the host.
 """
 
 from __future__ import annotations

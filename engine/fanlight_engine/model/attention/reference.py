@@ -1,7 +1,7 @@
 """Attention by gathering pages and calling SDPA: correct on every device, the measure for the fast backends.
 
-Decode rows are one padded batch of fixed shape, so that the decode step has no data-dependent shape and reads nothing on
-the host. Prefill chunks go sequence by sequence.
+Decode rows are one padded batch of fixed shape, so that the decode step has no data-dependent shape and reads nothing
+on the host. Prefill chunks go sequence by sequence.
 """
 
 from __future__ import annotations
