@@ -1,0 +1,49 @@
+"""What is known of the call that the current task serves: its id, and the counts for its line in the access log."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from fanlight_engine.events import Event, Usage
+from fanlight_server.active_requests import new_request_id
+
+
+@dataclass(slots=True)
+class Call:
+    """One call. `code` is the name of its status once it ended; counts stay None for calls that generate nothing."""
+
+    method: str
+    peer: str
+    request_id: str = field(default_factory=new_request_id)
+    started: float = field(default_factory=time.monotonic)
+    code: str = ""
+    prompt_tokens: int | None = None
+    image_tokens: int | None = None
+    completion_tokens: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long the call has been open."""
+        return time.monotonic() - self.started
+
+    def count(self, event: Event) -> None:
+        """Add the usage of a generation; a chat has several."""
+        if isinstance(event, Usage):
+            self.prompt_tokens = (self.prompt_tokens or 0) + event.prompt_tokens
+            self.image_tokens = (self.image_tokens or 0) + event.image_tokens
+            self.completion_tokens = (self.completion_tokens or 0) + event.completion_tokens
+
+
+_current: ContextVar[Call] = ContextVar("fanlight_call")
+
+
+def current_call() -> Call:
+    """The call of the current task, and of the tasks that it started."""
+    return _current.get()
+
+
+def set_current_call(call: Call) -> None:
+    """Done once per call, by the boundary."""
+    _current.set(call)

@@ -1,0 +1,63 @@
+"""Writes the messages of one stream: numbers them, lets one through at a time, and fills long silences.
+
+Proxies cut streams that stay silent and do not count HTTP/2 pings, so a stream that is alive says so in messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+import grpc.aio
+
+from fanlight_server.status import StreamLostError
+
+HEARTBEAT_SECONDS = 10.0
+"""Comfortably below the 15 seconds that the contract promises."""
+
+M = TypeVar("M")
+
+
+class PacedWriter(Generic[M]):
+    """`write` sends one message and returns when the transport took it; builders get the message's sequence number."""
+
+    def __init__(
+        self, write: Callable[[M], Awaitable[None]], sign_of_life: Callable[[int], M], interval: float
+    ) -> None:
+        self._write = write
+        self._sign_of_life = sign_of_life
+        self._interval = interval
+        self._one_at_a_time = asyncio.Lock()
+        self._sequence = 0
+        self._last_written = time.monotonic()
+
+    async def send(self, build: Callable[[int], M]) -> None:
+        """Write the message that `build` makes. Raises StreamLostError when the client is gone."""
+        async with self._one_at_a_time:
+            self._sequence += 1
+            try:
+                await self._write(build(self._sequence))
+            except grpc.aio.BaseError as error:
+                raise StreamLostError from error
+            self._last_written = time.monotonic()
+
+    @asynccontextmanager
+    async def kept_alive(self) -> AsyncIterator[None]:
+        """Inside, no silence is longer than the interval."""
+        heart = asyncio.create_task(self._beat())
+        try:
+            yield
+        finally:
+            heart.cancel()
+            await asyncio.gather(heart, return_exceptions=True)
+
+    async def _beat(self) -> None:
+        while True:
+            silence = time.monotonic() - self._last_written
+            if silence >= self._interval:
+                await self.send(self._sign_of_life)
+            else:
+                await asyncio.sleep(self._interval - silence)

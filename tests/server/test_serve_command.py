@@ -1,0 +1,90 @@
+"""The command: flags made from the settings, the table, exit codes. The running server is tested end to end."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from fanlight_engine.config import EngineConfig, resolve
+from fanlight_server.cli.serve import main
+from fanlight_server.cli.settings import add_setting_flags, settings_table, typed_settings
+from fanlight_server.default_model import default_model_path
+
+
+def parse(*argv: str) -> dict:
+    parser = argparse.ArgumentParser()
+    add_setting_flags(parser)
+    return typed_settings(parser.parse_args(argv))
+
+
+def test_only_what_was_typed_is_a_flag() -> None:
+    assert parse() == {}
+    assert parse("--page-size", "32", "--no-prefix-cache") == {"page_size": "32", "prefix_cache": False}
+
+
+def test_every_setting_has_a_flag_with_its_help() -> None:
+    parser = argparse.ArgumentParser()
+    add_setting_flags(parser)
+    helps = {action.dest.removeprefix("setting_"): action.help or "" for action in parser._actions}
+    for field in fields(EngineConfig):
+        assert len(helps[field.name]) > len(" Default: 123"), f"{field.name} has no docstring"
+
+
+def test_the_table_shows_what_was_chosen_first_with_its_source() -> None:
+    resolved = resolve({"page_size": "32"}, environment={"FANLIGHT_PAGE_SIZE": "64", "FANLIGHT_MAX_IMAGES": "3"})
+    header, *rows = settings_table(resolved.settings).splitlines()
+    assert header.split() == ["setting", "value", "source"]
+    assert rows[0].split(maxsplit=2) == ["page_size", "32", "flag (over environment 64, default 16)"]
+    assert rows[1].split(maxsplit=2) == ["max_images", "3", "environment (over default 16)"]
+    assert all(row.endswith("default") for row in rows[2:])
+    assert len(rows) == len(fields(EngineConfig))
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "told"),
+    [
+        (["--page-size", "many"], 2, "page_size from flag is 'many'"),
+        (["--page-size", "0"], 2, "page_size is 0, it must be between"),
+        (["--config", "missing.toml"], 2, "missing.toml cannot be read"),
+        (["--host", "0.0.0.0"], 2, "--insecure"),
+        (["no/such/checkpoint"], 4, "no/such/checkpoint is no directory"),
+    ],
+)
+def test_wrong_usage_is_told_without_a_traceback(
+    argv: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == code
+    output = capsys.readouterr()
+    assert told in output.err
+    assert "Traceback" not in output.err
+    assert output.out == ""
+
+
+@pytest.mark.parametrize("argv", [["--port", "70000"], ["--drain-seconds", "-1"], ["--no-such-flag"], ["--page", "3"]])
+def test_unknown_and_malformed_flags_are_usage_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom fanlight_server.cli.serve import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'transformers', 'grpc', 'numpy'} & set(sys.modules), 'heavy'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--page-size" in done.stdout
+
+
+def test_the_embedded_model_is_beside_the_source() -> None:
+    assert default_model_path().name == "fanlight-tiny"
+    assert default_model_path().parent == Path(__file__).resolve().parents[2] / "models"
