@@ -121,7 +121,8 @@ async def _run(arguments: argparse.Namespace, checkpoint: Checkpoint, resolved: 
     from fanlight_server.server import FanlightServer, PortTakenError, ServerSettings
 
     first_signal, second_signal = _watch_signals()
-    front = Front(resolved.config, checkpoint, InProcessClient(resolved.config, checkpoint))
+    client = InProcessClient(resolved.config, checkpoint, report=_tell)
+    front = Front(resolved.config, checkpoint, client)
     server = FanlightServer(front, ServerSettings(arguments.host, arguments.port, arguments.drain_seconds))
     try:
         server.bind()
