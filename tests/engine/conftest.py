@@ -1,0 +1,94 @@
+"""Checkpoints and drivers that the engine's tests share; one torch thread, so that tests disturb nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+# pytest compiles its assertions into test modules even under `python -O`, into helper modules only where told.
+pytest.register_assert_rewrite(
+    *(f"tests.engine.{helper}" for helper in ("answers", "builders", "checkpoints", "driver", "parity", "reference"))
+)
+
+from fanlight_engine.client import CoreStatistics  # noqa: E402
+from fanlight_engine.config import EngineConfig  # noqa: E402
+from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
+from tests.engine.answers import MakeDriver  # noqa: E402
+from tests.engine.checkpoints import make_llama, make_llava, make_qwen2_5_vl  # noqa: E402
+from tests.engine.driver import Driver  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def llama_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp("checkpoints") / "llama")
+
+
+@pytest.fixture(scope="session")
+def qwen_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_qwen2_5_vl(tmp_path_factory.mktemp("checkpoints") / "qwen2_5_vl")
+
+
+@pytest.fixture(scope="session")
+def llava_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llava(tmp_path_factory.mktemp("checkpoints") / "llava")
+
+
+@pytest.fixture(scope="session")
+def tiny_path() -> Path:
+    return Path(__file__).parents[2] / "models" / "fanlight-tiny"
+
+
+@pytest.fixture(scope="session")
+def llama(llama_path: Path) -> Checkpoint:
+    return read_checkpoint(llama_path)
+
+
+@pytest.fixture(scope="session")
+def qwen(qwen_path: Path) -> Checkpoint:
+    return read_checkpoint(qwen_path)
+
+
+@pytest.fixture(scope="session")
+def llava(llava_path: Path) -> Checkpoint:
+    return read_checkpoint(llava_path)
+
+
+@pytest.fixture(scope="module")
+def drivers() -> dict[Any, Driver]:
+    return {}
+
+
+@pytest.fixture
+def make_driver(drivers: dict[Any, Driver]) -> Iterator[MakeDriver]:
+    """Drivers by checkpoint and settings, built once; whatever a test did, all must be idle and clean after it."""
+    used: list[Driver] = []
+
+    def make(checkpoint: Checkpoint, **settings: Any) -> Driver:
+        key = (checkpoint.name, *sorted(settings.items()))
+        if key not in drivers:
+            defaults = {"torch_threads": 1, "kv_pages": 64, "context_length": 512}
+            drivers[key] = Driver(EngineConfig(**{**defaults, **settings}), checkpoint)
+        used.append(drivers[key])
+        return drivers[key]
+
+    yield make
+    for driver in used:
+        driver.run()
+        statistics = driver.engine.statistics()
+        assert _gauges(statistics) == (0, 0, statistics.total_pages, 0)
+        assert not driver.engine._runner._positions
+
+
+def _gauges(statistics: CoreStatistics) -> tuple[int, int, int, int]:
+    return (
+        statistics.running_requests,
+        statistics.waiting_requests,
+        statistics.free_pages,
+        statistics.pinned_embeddings,
+    )

@@ -1,0 +1,96 @@
+"""The ways of computing one set of prompts that must all give transformers' own answers."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fanlight_engine.config import EngineConfig
+from tests.engine.checkpoints import make_llama, make_llava, make_qwen2_5_vl
+from tests.engine.driver import Comparison, Driver, compare, request_for
+from tests.engine.reference import Case, Reference
+
+NEW_TOKENS = 16
+MOST_NEAR_TIES = 0.005
+TINY = Path(__file__).parents[2] / "models" / "fanlight-tiny"
+MODELS = {"llama": make_llama, "qwen2_5_vl": make_qwen2_5_vl, "llava": make_llava, "fanlight-tiny": lambda path: TINY}
+"""How to get each checkpoint's directory, given a place to make it in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How the same prompts are computed."""
+
+    name: str
+    settings: dict[str, Any]
+    at_once: int = 16
+    splits_images: bool = False
+    """Whether chunks are so short that some begin inside an image."""
+    presses: bool = False
+    """Whether the KV cache holds little more than the longest request, so that preemption must happen."""
+
+
+ARRANGEMENTS = (
+    Arrangement("alone", {"max_running_requests": 1}, at_once=1),
+    Arrangement("in_random_batches", {"max_running_requests": 16}),
+    Arrangement("in_chunks_inside_images", {"max_running_requests": 16, "max_step_tokens": 23}, splits_images=True),
+    Arrangement("under_kv_pressure", {"max_running_requests": 16, "max_step_tokens": 96}, presses=True),
+    Arrangement("on_pages_of_256", {"max_running_requests": 16, "max_step_tokens": 96, "page_size": 256}),
+    Arrangement(
+        "on_pages_of_256_under_pressure",
+        {"max_running_requests": 16, "max_step_tokens": 96, "page_size": 256},
+        presses=True,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A comparison, and proof that the arrangement did what its name says."""
+
+    comparison: Comparison
+    preemptions: int
+    chunks_starting_inside_an_image: int
+    largest_batch: int
+
+
+def check_outcome(outcome: Outcome, arrangement: Arrangement, takes_images: bool) -> None:
+    """Raise AssertionError unless few answers differ and the arrangement did what its name says."""
+    if outcome.comparison.near_tie_share > MOST_NEAR_TIES:
+        raise AssertionError(f"{outcome.comparison} is more than a share of {MOST_NEAR_TIES} near ties")
+    if outcome.largest_batch > arrangement.at_once:
+        raise AssertionError(f"{outcome.largest_batch} requests ran at once, {arrangement.at_once} were meant to")
+    if arrangement.at_once > 1 and not arrangement.presses and outcome.largest_batch < 5:
+        raise AssertionError(f"the largest batch had {outcome.largest_batch} requests")
+    if arrangement.presses and not outcome.preemptions:
+        raise AssertionError("nothing was preempted")
+    if arrangement.splits_images and takes_images and not outcome.chunks_starting_inside_an_image:
+        raise AssertionError("no chunk began inside an image")
+
+
+def run_arrangement(reference: Reference, cases: list[Case], arrangement: Arrangement) -> Outcome:
+    """Compute the cases as arranged, in an order and batches drawn from a fixed seed, and compare every answer."""
+    config = EngineConfig(torch_threads=1, **_sized(arrangement, cases))
+    driver = Driver(config, reference.checkpoint)
+    requests = [request_for(case, number, reference.checkpoint, NEW_TOKENS) for number, case in enumerate(cases)]
+    order = random.Random(arrangement.name).sample(requests, len(requests))
+    driver.run_in_random_batches(order, random.Random(3), arrangement.at_once)
+    answers = [driver.answers[request.request_id] for request in requests]
+    return Outcome(
+        compare(answers, cases),
+        driver.engine.statistics().preemptions,
+        driver.chunks_starting_inside_an_image,
+        driver.largest_batch,
+    )
+
+
+def _sized(arrangement: Arrangement, cases: list[Case]) -> dict[str, Any]:
+    """The arrangement's settings; under pressure, just the pages that the longest request needs and a few."""
+    longest = max(len(case.prompt_ids) for case in cases) + NEW_TOKENS
+    page_size = arrangement.settings.get("page_size", 16)
+    settings = {"context_length": longest, **arrangement.settings}
+    if arrangement.presses:
+        settings["kv_pages"] = 1 + -(-longest // page_size) + 2
+    return settings

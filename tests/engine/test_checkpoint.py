@@ -1,0 +1,150 @@
+"""A checkpoint directory is read for what it is, or refused with the file and the fix."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanlight_engine.errors import CheckpointError
+from fanlight_engine.model.checkpoint import SamplingDefaults, read_checkpoint
+from fanlight_engine.model.families import Positions
+
+Edit = Callable[..., Path]
+
+
+@pytest.fixture
+def edited(llama_path: Path, tmp_path: Path) -> Edit:
+    """A copy of the Llama checkpoint with changes to one of its JSON files; a value of None deletes the key."""
+
+    def edit(file: str = "config.json", **changes: Any) -> Path:
+        directory = tmp_path / "edited"
+        if not directory.exists():
+            shutil.copytree(llama_path, directory)
+        content = {**json.loads((directory / file).read_text()), **changes}
+        kept = {key: value for key, value in content.items() if value is not None}
+        (directory / file).write_text(json.dumps(kept))
+        return directory
+
+    return edit
+
+
+def test_the_facts_of_a_text_checkpoint_are_read(llama_path: Path) -> None:
+    found = read_checkpoint(llama_path)
+    config = json.loads((llama_path / "config.json").read_text())
+    assert (found.name, found.path) == ("llama", llama_path)
+    assert found.context_length == config["max_position_embeddings"]
+    assert found.vocab_size == config["vocab_size"]
+    assert found.hidden_size == config["hidden_size"]
+    assert not found.takes_images
+    assert found.image_token_id is None
+    assert read_checkpoint(str(llama_path), name="another").name == "another"
+
+
+@pytest.mark.parametrize(
+    ("fixture", "positions"),
+    [("qwen_path", Positions.MROPE), ("llava_path", Positions.ARANGE), ("tiny_path", Positions.MROPE)],
+)
+def test_the_facts_of_a_vision_checkpoint_are_read(
+    fixture: str, positions: Positions, request: pytest.FixtureRequest
+) -> None:
+    path = request.getfixturevalue(fixture)
+    found = read_checkpoint(path)
+    config = json.loads((path / "config.json").read_text())
+    assert found.takes_images
+    assert found.family.positions is positions
+    assert found.image_token_id in (config.get("image_token_id"), config.get("image_token_index"))
+    assert found.image_token_id is not None
+
+
+def test_end_ids_come_from_the_generation_config_before_the_config(edited: Edit) -> None:
+    assert read_checkpoint(edited("generation_config.json", eos_token_id=[5, 6])).end_ids == (5, 6)
+    assert read_checkpoint(edited("generation_config.json", eos_token_id=7)).end_ids == (7,)
+    edited("generation_config.json", eos_token_id=None)
+    assert read_checkpoint(edited("config.json", eos_token_id=8)).end_ids == (8,)
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [
+        ({"do_sample": False, "temperature": 0.7}, SamplingDefaults()),
+        ({"do_sample": True}, SamplingDefaults(temperature=1.0, top_k=50)),
+        (
+            {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05},
+            SamplingDefaults(0.6, 0.9, 20, 0.05),
+        ),
+    ],
+)
+def test_unset_sampling_means_what_generate_would_do(
+    generation: dict[str, Any], expected: SamplingDefaults, edited: Edit
+) -> None:
+    assert read_checkpoint(edited("generation_config.json", **generation)).sampling_defaults == expected
+
+
+def test_a_checkpoint_without_generation_config_is_greedy(edited: Edit) -> None:
+    directory = edited(eos_token_id=9)
+    (directory / "generation_config.json").unlink()
+    found = read_checkpoint(directory)
+    assert (found.sampling_defaults, found.end_ids) == (SamplingDefaults(), (9,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"model_type": "gpt2"}, "model_type 'gpt2', which is not supported; supported: .*llama.*qwen2_5_vl"),
+        ({"model_type": None}, "model_type None"),
+        ({"model_type": ["llama"]}, "not supported"),
+        ({"auto_map": {"AutoModel": "evil.Model"}}, "code of its own"),
+        ({"hidden_size": "many"}, "config.json cannot be read"),
+    ],
+)
+def test_a_config_that_cannot_be_served_is_refused(changes: dict[str, Any], why: str, edited: Edit) -> None:
+    with pytest.raises(CheckpointError, match=why):
+        read_checkpoint(edited(**changes))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("{", "config.json is not JSON"), ("[1]", "holds list, a JSON object is needed"), ("\xff", "not JSON")],
+)
+def test_a_config_that_is_no_json_object_is_refused(content: str, why: str, edited: Edit) -> None:
+    directory = edited()
+    (directory / "config.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(CheckpointError, match=why):
+        read_checkpoint(directory)
+
+
+@pytest.mark.parametrize("missing", ["directory", "config"])
+def test_a_directory_without_a_checkpoint_is_refused_with_what_belongs_there(missing: str, tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" if missing == "directory" else tmp_path
+    with pytest.raises(CheckpointError, match=r"has no config\.json: give the directory of a Hugging Face checkpoint"):
+        read_checkpoint(path)
+
+
+def test_the_fingerprint_is_of_the_contents_and_not_of_the_place(edited: Edit, llama_path: Path) -> None:
+    copy = edited()
+    shutil.copy(llama_path / "config.json", copy / "config.json")
+    assert read_checkpoint(copy).fingerprint == read_checkpoint(llama_path).fingerprint
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "generation_config.json", "model.safetensors"])
+def test_the_fingerprint_changes_when_a_file_changes(file: str, edited: Edit) -> None:
+    directory = edited()
+    before = read_checkpoint(directory).fingerprint
+    content = (directory / file).read_bytes()
+    if file == "model.safetensors":
+        (directory / file).write_bytes(content + b"\0")
+    else:
+        (directory / file).write_bytes(content.rstrip()[:-1] + b" }")
+    assert read_checkpoint(directory).fingerprint != before
+
+
+def test_files_that_do_not_matter_leave_the_fingerprint_alone(edited: Edit) -> None:
+    directory = edited()
+    before = read_checkpoint(directory).fingerprint
+    (directory / "README.md").write_text("hello")
+    assert read_checkpoint(directory).fingerprint == before

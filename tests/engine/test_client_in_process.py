@@ -1,0 +1,245 @@
+"""The core in a thread: streams arrive in order and end for a reason, and nobody is left waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from fanlight_engine.client import CoreFacts, CoreStatistics
+from fanlight_engine.client_in_process import InProcessClient, InProcessStream
+from fanlight_engine.config import EngineConfig
+from fanlight_engine.core.messages import (
+    AddRequest,
+    Admitted,
+    Completed,
+    FromCore,
+    Generated,
+    Rejected,
+)
+from fanlight_engine.errors import CheckpointError, ConfigError, EngineStoppedError, Reason, StartupError
+from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.request import FinishReason
+from tests.engine.builders import llava_picture, request, words
+from tests.engine.driver import Driver
+
+CONFIG = EngineConfig(torch_threads=1, kv_pages=64, context_length=512)
+
+
+@pytest_asyncio.fixture(params=[False, True], ids=["plain", "serialised"], scope="module")
+async def client(request: pytest.FixtureRequest, llava: Checkpoint) -> AsyncIterator[InProcessClient]:
+    client = InProcessClient(CONFIG, llava, serialise=request.param)
+    await client.start()
+    yield client
+    await client.stop()
+
+
+async def messages_of(stream: InProcessStream) -> list[FromCore]:
+    """Everything a stream says until it ends."""
+    return [message async for batch in stream for message in batch]
+
+
+def ids_of(messages: list[FromCore]) -> list[int]:
+    return [token for message in messages if isinstance(message, Generated) for token in message.token_ids]
+
+
+async def test_a_stream_is_admitted_generates_and_completes(client: InProcessClient) -> None:
+    said = await messages_of(client.submit(request("one", words(5), llava_picture("a"), words(3), max_new_tokens=6)))
+    assert isinstance(said[0], Admitted)
+    assert len(ids_of(said)) == 6
+    assert isinstance(said[-1], Completed)
+    assert said[-1].reason is FinishReason.LENGTH
+    assert sum(isinstance(one, Completed | Rejected) for one in said) == 1
+    await client.check_integrity()
+
+
+async def test_streams_beside_each_other_get_what_each_gets_alone(client: InProcessClient, llava: Checkpoint) -> None:
+    asked = [request(str(number), words(4 + number, seed=number), max_new_tokens=8) for number in range(6)]
+    together = await asyncio.gather(*(messages_of(client.submit(one)) for one in asked))
+    driver = Driver(CONFIG, llava)
+    for one in asked:
+        driver.add(one)
+        driver.run()
+    assert [ids_of(said) for said in together] == [driver.answers[one.request_id].ids for one in asked]
+
+
+async def test_a_refused_request_ends_with_its_reason(client: InProcessClient) -> None:
+    (said,) = await messages_of(client.submit(request("long", words(2000))))
+    assert isinstance(said, Rejected)
+    assert said.reason == Reason.PROMPT_TOO_LONG
+
+
+async def test_an_abort_ends_the_stream_and_frees_the_request(client: InProcessClient) -> None:
+    stream = client.submit(request("endless", words(9), max_new_tokens=500))
+    seen: list[FromCore] = []
+    async for batch in stream:
+        seen.extend(batch)
+        if ids_of(seen):
+            client.abort("endless")
+    assert not any(isinstance(one, Completed | Rejected) for one in seen)
+    statistics = await client.statistics()
+    assert (statistics.running_requests, statistics.waiting_requests) == (0, 0)
+    assert statistics.free_pages == statistics.total_pages
+    await client.check_integrity()
+    client.abort("endless")
+    client.abort("never heard of")
+
+
+async def test_facts_say_what_fits(client: InProcessClient, llava: Checkpoint) -> None:
+    assert client.facts == CoreFacts(512, 16, 64, CONFIG.vision_cache_bytes, llava.hidden_size * 4)
+
+
+@dataclass
+class ScriptedEngine:
+    """A core that steps when the test lets it, and says what the test wrote."""
+
+    facts: CoreFacts = field(default_factory=lambda: CoreFacts(64, 16, 8, 0, 1))
+    script: list[list[FromCore]] = field(default_factory=list)
+    steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    stepping: threading.Event = field(default_factory=threading.Event)
+    failure: Exception | None = None
+    aborted: list[str] = field(default_factory=list)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.script or self.failure)
+
+    def add(self, asked: AddRequest) -> FromCore:
+        return Admitted(asked.request_id, 0, 0)
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+
+    def step(self) -> list[FromCore]:
+        self.stepping.set()
+        self.steps.acquire()
+        if self.failure:
+            raise self.failure
+        return self.script.pop(0)
+
+    def statistics(self) -> CoreStatistics:
+        """`steps` is how many are left."""
+        return CoreStatistics(steps=len(self.script))
+
+    def check_integrity(self) -> None:
+        raise AssertionError("a page is lost")
+
+
+async def started(engine: ScriptedEngine, llama: Checkpoint) -> InProcessClient:
+    client = InProcessClient(CONFIG, llama, build=lambda *_: engine)  # pyright: ignore[reportArgumentType]
+    await client.start()
+    return client
+
+
+def completed(request_id: str) -> Completed:
+    return Completed(request_id, FinishReason.LENGTH, 0)
+
+
+async def test_a_slow_reader_gets_fewer_and_larger_batches(llama: Checkpoint) -> None:
+    engine = ScriptedEngine(script=[*([Generated("slow", (number,))] for number in range(5)), [completed("slow")]])
+    client = await started(engine, llama)
+    stream = client.submit(request("slow", [1]))
+    engine.steps.release(6)
+    while (await client.statistics()).steps:  # answered between two steps, behind all that those said
+        pass
+    batches = [batch async for batch in stream]
+    assert len(batches) == 1
+    assert ids_of(batches[0]) == [0, 1, 2, 3, 4]
+    assert isinstance(batches[0][-1], Completed)
+    await client.stop()
+
+
+async def test_late_messages_of_an_aborted_request_never_reach_its_successor(llama: Checkpoint) -> None:
+    engine = ScriptedEngine(script=[[Generated("id", (666,)), completed("id")]])
+    client = await started(engine, llama)
+    client.submit(request("id", [1]))
+    await asyncio.to_thread(engine.stepping.wait)
+    client.abort("id")
+    engine.script.append([Generated("id", (1,)), completed("id")])
+    successor = client.submit(request("id", [1]))
+    engine.steps.release(2)
+    assert ids_of(await messages_of(successor)) == [1]
+    assert engine.aborted == ["id"]
+    await client.stop()
+
+
+async def test_stopping_ends_open_streams_and_refuses_new_ones(llama: Checkpoint) -> None:
+    client = await started(ScriptedEngine(), llama)
+    stream = client.submit(request("open", [1]))
+    assert isinstance((await anext(aiter(stream)))[0], Admitted)
+    await client.stop()
+    with pytest.raises(EngineStoppedError):
+        await messages_of(stream)
+    with pytest.raises(EngineStoppedError):
+        client.submit(request("late", [1]))
+    with pytest.raises(EngineStoppedError):
+        await client.statistics()
+    await client.stop()
+
+
+async def test_a_question_that_a_stopping_core_no_longer_reads_is_answered_with_its_end(llama: Checkpoint) -> None:
+    engine = ScriptedEngine(script=[[]])
+    client = await started(engine, llama)
+    await asyncio.to_thread(engine.stepping.wait)
+    stopping = asyncio.ensure_future(client.stop())
+    await asyncio.sleep(0)
+    question = asyncio.ensure_future(client.statistics())
+    await asyncio.sleep(0)
+    engine.steps.release()
+    with pytest.raises(EngineStoppedError):
+        await question
+    await stopping
+
+
+async def test_a_dead_core_ends_open_streams(llama: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
+    engine = ScriptedEngine(failure=RuntimeError("the device is gone"))
+    client = await started(engine, llama)
+    stream = client.submit(request("open", [1]))
+    engine.steps.release()
+    with pytest.raises(EngineStoppedError):
+        await messages_of(stream)
+    with pytest.raises(EngineStoppedError):
+        await client.check_integrity()
+    assert "the device is gone" in caplog.text
+    await client.stop()
+
+
+async def test_broken_books_are_reported_to_whoever_asks(llama: Checkpoint) -> None:
+    client = await started(ScriptedEngine(), llama)
+    with pytest.raises(AssertionError, match="a page is lost"):
+        await client.check_integrity()
+    assert await client.statistics() == CoreStatistics()
+    await client.stop()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "why"),
+    [
+        ({"attention": "telepathy"}, ConfigError, "telepathy"),
+        ({"kv_cache_bytes": 100}, ConfigError, "raise kv_cache_bytes"),
+        ({"context_length": 1 << 20}, ConfigError, "was made for 2048"),
+        ({"device": "abacus"}, ConfigError, "abacus"),
+    ],
+)
+async def test_a_core_that_cannot_start_says_why(
+    settings: dict[str, Any], error: type[StartupError], why: str, llama: Checkpoint
+) -> None:
+    client = InProcessClient(EngineConfig(torch_threads=1, **settings), llama)
+    with pytest.raises(error, match=why):
+        await client.start()
+    await client.stop()
+    with pytest.raises(EngineStoppedError):
+        client.submit(request("late", [1]))
+
+
+async def test_an_error_while_loading_reaches_the_caller_as_it_is(llama: Checkpoint) -> None:
+    def build(*_: object) -> Any:
+        raise CheckpointError("the weights are elsewhere")
+
+    with pytest.raises(CheckpointError, match="the weights are elsewhere"):
+        await InProcessClient(CONFIG, llama, build=build).start()

@@ -1,0 +1,144 @@
+"""Every setting has one value and a known source; what is unknown or makes no sense is refused."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanlight_engine.config import EngineConfig, Setting, resolve
+from fanlight_engine.errors import ConfigError
+
+
+def setting(name: str, **layers: Any) -> Setting:
+    """One setting after resolving these layers; the process's own environment takes no part."""
+    resolved = resolve(**{"environment": {}, **layers})
+    return next(one for one in resolved.settings if one.name == name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "fanlight.toml"
+    path.write_text('page_size = 32\ndevice = "cpu:0"\nprefix_cache = false\n')
+    return path
+
+
+def test_without_any_source_the_defaults_hold_and_say_so() -> None:
+    resolved = resolve(environment={})
+    assert resolved.config == EngineConfig()
+    assert [one.name for one in resolved.settings] == [one.name for one in fields(EngineConfig)]
+    assert {one.source for one in resolved.settings} == {"default"}
+
+
+def test_flags_win_over_environment_over_file_over_checkpoint_over_default(file: Path) -> None:
+    layers: dict[str, Any] = {
+        "checkpoint": {"page_size": 64},
+        "file": file,
+        "environment": {"FANLIGHT_PAGE_SIZE": "128"},
+        "flags": {"page_size": 256},
+    }
+    expected = [(16, "default"), (64, "checkpoint"), (32, "file"), (128, "environment"), (256, "flag")]
+    for count, (value, source) in enumerate(expected):
+        found = setting("page_size", **dict(list(layers.items())[:count]))
+        assert (found.value, found.source) == (value, source)
+        assert found.overrode == tuple((source, value) for value, source in reversed(expected[:count]))
+
+
+def test_a_source_that_agrees_is_not_called_overridden() -> None:
+    assert setting("page_size", flags={"page_size": 16}) == Setting("page_size", 16, "flag")
+
+
+def test_a_file_gives_typed_values(file: Path) -> None:
+    config = resolve(environment={}, file=file).config
+    assert (config.page_size, config.device, config.prefix_cache) == (32, "cpu:0", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("page_size", "64", 64),
+        ("kv_cache_bytes", "1_000_000", 1_000_000),
+        ("prefix_cache", "false", False),
+        ("prefix_cache", "ON", True),
+        ("device", "cuda:1", "cuda:1"),
+    ],
+)
+def test_text_from_the_environment_and_flags_becomes_the_settings_type(name: str, text: str, value: Any) -> None:
+    for layer in ({"environment": {f"FANLIGHT_{name.upper()}": text}}, {"flags": {name: text}}):
+        found = setting(name, **layer).value
+        assert found == value
+        assert type(found) is type(value)
+
+
+def test_the_environment_of_the_process_is_read_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANLIGHT_PAGE_SIZE", "8")
+    assert resolve().config.page_size == 8
+
+
+def test_other_variables_of_the_environment_are_not_ours_to_judge() -> None:
+    environment = {"FANLIGHT_PORT": "1", "fanlight_page_size": "2", "PAGE_SIZE": "3"}
+    assert resolve(environment=environment).config == EngineConfig()
+
+
+@pytest.mark.parametrize("layer", ["flags", "checkpoint"])
+def test_an_unknown_name_is_refused_with_the_known_ones(layer: str) -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'pagesize' from \w+; known: .*page_size"):
+        resolve(**{"environment": {}, layer: {"pagesize": 16}})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("pagesize = 16", "unknown setting 'pagesize' from file"),
+        ("page_size = ", "is not TOML"),
+        ("page_size = 16.0", "page_size from file is 16.0, a value of type int is needed"),
+        ("page_size = true", "page_size from file is True, a value of type int is needed"),
+        ("prefix_cache = 1", "prefix_cache from file is 1, a value of type bool is needed"),
+        ("[limits]\npage_size = 16", "unknown setting 'limits'"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name_and_value(text: str, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=why):
+        resolve(environment={}, file=file)
+
+
+def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read: No such file"):
+        resolve(environment={}, file=tmp_path / "nowhere.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        resolve(environment={}, file=tmp_path / "binary.toml")
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"page_size": "sixteen"}, "page_size from flag is 'sixteen', a value of type int is needed"),
+        ({"prefix_cache": "maybe"}, "prefix_cache from flag is 'maybe', a value of type bool is needed"),
+        ({"page_size": 0}, "page_size is 0, it must be between 1 and 1024"),
+        ({"page_size": 4096}, "page_size is 4096"),
+        ({"max_images": -1}, "max_images is -1"),
+        ({"dtype": "int4"}, "dtype is 'int4', it must be one of auto, float32, bfloat16, float16"),
+        ({"max_step_tokens": 8}, r"max_step_tokens \(8\) is below max_running_requests \(32\)"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_with_what_would(flags: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolve(flags=flags, environment={})
+
+
+def test_every_number_has_a_range() -> None:
+    for one in fields(EngineConfig):
+        if one.type == "int":
+            for value in (-1, 1 << 60):
+                with pytest.raises(ConfigError, match=f"{one.name} is {value}"):
+                    resolve(flags={one.name: value}, environment={})
+
+
+def test_a_configuration_cannot_be_changed_after_it_was_made() -> None:
+    with pytest.raises(FrozenInstanceError):
+        EngineConfig().page_size = 3  # pyright: ignore[reportAttributeAccessIssue]

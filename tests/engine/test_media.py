@@ -1,0 +1,337 @@
+"""Pictures are what a person sees, within the limits; bad files are refused in words; work is shared and cached."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import random
+import struct
+import threading
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import AutoProcessor
+
+from fanlight_engine.config import EngineConfig
+from fanlight_engine.errors import InvalidRequestError, Reason
+from fanlight_engine.inputs import images
+from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
+from fanlight_engine.inputs.images import ImageError
+from fanlight_engine.inputs.media import ImagePreprocessor, MediaPipeline
+from fanlight_engine.inputs.validation import ImageSource
+from fanlight_engine.inputs.workers import Workers
+from fanlight_engine.model.checkpoint import Checkpoint
+from tests.engine.conversations import encoded, png, until
+
+CONFIG = EngineConfig()
+GRADIENT = Image.fromarray(
+    np.stack(np.meshgrid(np.arange(40) * 6, np.arange(30) * 8, indexing="xy"), axis=-1).astype(np.uint8)[..., [0, 1, 0]]
+)
+
+
+def pixels(data: bytes) -> np.ndarray:
+    image = images.decode(data, CONFIG)
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+def refusal(data: bytes, config: EngineConfig = CONFIG) -> ImageError:
+    with pytest.raises(ImageError) as caught:
+        images.decode(data, config)
+    assert "0x" not in caught.value.description
+    assert "/" not in caught.value.description.replace("PNG/", "")
+    return caught.value
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "JPEG", "WEBP", "GIF"])
+def test_plain_pictures_are_what_pillow_makes_of_them(image_format: str):
+    data = encoded(GRADIENT, image_format)
+    assert (pixels(data) == np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))).all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (3, 1), (2, 2), (1, 200)])
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "I;16", "CMYK"])
+def test_all_modes_and_tiny_sizes_decode(mode: str, size: tuple[int, int]):
+    if mode == "CMYK":
+        data = encoded(Image.new("CMYK", size, (0, 0, 0, 255)), "JPEG")
+    elif mode == "PA":
+        data = encoded(Image.new("P", size, 0), "PNG", transparency=0)
+    else:
+        data = encoded(Image.new(mode, size), "PNG")
+    transparent = mode in ("LA", "RGBA", "PA")
+    assert pixels(data).shape == (size[1], size[0], 3)
+    assert (pixels(data) == (255 if transparent else 0)).all()
+
+
+def test_transparency_shows_white_behind_it():
+    half = Image.new("RGBA", (2, 1), (255, 0, 0, 255))
+    half.putpixel((1, 0), (255, 0, 0, 0))
+    assert pixels(encoded(half, "PNG")).tolist() == [[[255, 0, 0], [255, 255, 255]]]
+    assert pixels(encoded(half, "WEBP", lossless=True)).tolist() == [[[255, 0, 0], [255, 255, 255]]]
+    assert pixels(encoded(Image.new("LA", (1, 1), (0, 51)), "PNG")).tolist() == [[[204] * 3]]
+
+
+def test_a_palette_or_grey_with_one_transparent_value_shows_it_white():
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([10, 20, 30, 200, 100, 50])
+    palette.putpixel((1, 0), 1)
+    for image_format in ("PNG", "GIF"):
+        assert pixels(encoded(palette, image_format, transparency=1)).tolist() == [[[10, 20, 30], [255, 255, 255]]]
+    grey = Image.fromarray(np.array([[7, 9]], np.uint8))
+    assert pixels(encoded(grey, "PNG", transparency=9)).tolist() == [[[7] * 3, [255] * 3]]
+
+
+def test_16_bit_grey_is_scaled_not_clipped():
+    grey = Image.fromarray(np.array([[0, 257, 32768, 65535]], np.uint16))
+    assert pixels(encoded(grey, "PNG")).tolist() == [[[0] * 3, [1] * 3, [128] * 3, [255] * 3]]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_exif_orientation_is_applied(orientation: int):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    undo = {
+        6: Image.Transpose.ROTATE_90,
+        8: Image.Transpose.ROTATE_270,
+        **{k: v for k, v in images._TRANSPOSITIONS.items() if k not in (6, 8)},
+    }
+    stored = GRADIENT.transpose(undo[orientation]) if orientation > 1 else GRADIENT
+    assert (pixels(encoded(stored, "PNG", exif=exif)) == np.asarray(GRADIENT)).all()
+
+
+def test_the_first_frame_of_an_animation_is_taken():
+    frames = [Image.new("RGB", (8, 8), color) for color in ((255, 0, 0), (0, 255, 0), (0, 0, 255))]
+    for image_format in ("GIF", "WEBP", "PNG"):
+        data = encoded(
+            frames[0],
+            image_format,
+            save_all=True,
+            append_images=frames[1:],
+            **({"lossless": True} if image_format == "WEBP" else {}),
+        )
+        assert (pixels(data) == [255, 0, 0]).all()
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "JPEG", "WEBP", "GIF"])
+def test_damaged_files_are_refused_in_words(image_format: str):
+    data = encoded(GRADIENT, image_format)
+    rng = random.Random(1)
+    for length in (0, 1, 4, 11, 12, 16, 20, 24, 30, len(data) // 2, len(data) * 2 // 3):
+        assert refusal(data[:length]).reason is Reason.IMAGE_UNREADABLE
+    for _ in range(150):
+        damaged = bytearray(data)
+        for _ in range(rng.randint(1, 8)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        with contextlib.suppress(ImageError):  # whatever else is raised fails the test
+            images.decode(bytes(damaged), CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "word"),
+    [
+        (b"garbage" * 9, Reason.IMAGE_UNREADABLE, "no image"),
+        (b"", Reason.IMAGE_UNREADABLE, "no image"),
+        (encoded(GRADIENT, "TIFF"), Reason.IMAGE_FORMAT_UNSUPPORTED, "TIFF"),
+        (encoded(GRADIENT, "BMP"), Reason.IMAGE_FORMAT_UNSUPPORTED, "BMP"),
+        (encoded(GRADIENT, "JPEG2000"), Reason.IMAGE_FORMAT_UNSUPPORTED, "JPEG 2000"),
+        (encoded(GRADIENT, "PDF"), Reason.IMAGE_FORMAT_UNSUPPORTED, "PDF"),
+        (encoded(GRADIENT, "EPS"), Reason.IMAGE_FORMAT_UNSUPPORTED, "PostScript"),
+        (b"  <svg xmlns='http://www.w3.org/2000/svg'/>", Reason.IMAGE_FORMAT_UNSUPPORTED, "SVG"),
+        (b"8BPS\0\1" + bytes(40), Reason.IMAGE_FORMAT_UNSUPPORTED, "PSD"),
+        (b"\0\0\0\x1cftypavif" + bytes(40), Reason.IMAGE_FORMAT_UNSUPPORTED, "AVIF"),
+    ],
+)
+def test_other_formats_are_refused_by_name(data: bytes, reason: Reason, word: str):
+    error = refusal(data)
+    assert error.reason is reason
+    assert word in error.description
+
+
+def png_header(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def webp_header(width: int, height: int) -> bytes:
+    body = bytes(4) + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    return b"RIFF\xff\0\0\0WEBPVP8X\x0a\0\0\0" + body + bytes(30)
+
+
+@pytest.mark.parametrize(
+    ("data", "numbers"),
+    [
+        (png_header(50_000, 50_000), ("89478485", "50000000")),
+        (png_header(12_000, 12_000), ("89478485", "50000000")),
+        (png_header(9_000, 9_000), ("9000 x 9000", "50000000")),
+        (png_header(17_000, 100), ("17000 x 100", "16384")),
+        (png_header(2_000, 9), ("2000 x 9", "200")),
+        (png_header(9, 2_000), ("9 x 2000", "200")),
+        (webp_header(1 << 24, 1 << 7), ("16777216 x 128", "16384")),
+        (webp_header(16_000, 16_000), ("16000 x 16000", "50000000")),
+    ],
+)
+def test_sizes_are_judged_from_the_header(data: bytes, numbers: tuple[str, str]):
+    with pytest.raises(ImageError) as caught:
+        images.inspect(data, CONFIG)
+    assert caught.value.reason is Reason.IMAGE_TOO_LARGE
+    assert all(number in caught.value.description for number in numbers)
+
+
+def test_the_size_of_every_kind_of_webp_is_read():
+    alpha = GRADIENT.convert("RGBA")
+    alpha.putalpha(128)
+    for image, options in ((GRADIENT, {}), (GRADIENT, {"lossless": True}), (alpha, {})):
+        assert images._webp_size(encoded(image, "WEBP", **options)) == GRADIENT.size
+
+
+def test_pillows_own_limit_is_an_error_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
+    assert refusal(encoded(GRADIENT, "PNG")).reason is Reason.IMAGE_TOO_LARGE
+
+
+class Media:
+    """A pipeline on a checkpoint's own processor, that counts what is decoded and can be held up."""
+
+    def __init__(self, checkpoint: Checkpoint, **settings: Any) -> None:
+        settings.setdefault("media_workers", 1)
+        config = EngineConfig(**settings)
+        self.processor: Any = AutoProcessor.from_pretrained(checkpoint.path)
+        self.preprocessor = ImagePreprocessor(
+            config, checkpoint, self.processor, GuardedTokenizer(self.processor.tokenizer)
+        )
+        self.workers = Workers(config.media_workers)
+        self.pipeline = MediaPipeline(config, self.preprocessor, self.workers)
+        self.prepared: list[bytes] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Event()
+        self._prepare = self.preprocessor.prepare
+        self.preprocessor.prepare = self._counted  # type: ignore[method-assign]
+
+    def _counted(self, data: bytes, digest: bytes):
+        self.begun.set()
+        assert self.gate.wait(20)
+        self.prepared.append(digest)
+        return self._prepare(data, digest)
+
+    async def __call__(self, *pictures: bytes):
+        sources = [ImageSource(f"raw.parts[{i}].image", data) for i, data in enumerate(pictures)]
+        return await self.pipeline.prepare(sources, await self.pipeline.inspect(sources))
+
+
+@pytest.fixture(params=["qwen", "llava"])
+async def media(request: pytest.FixtureRequest) -> AsyncIterator[Media]:
+    made = Media(request.getfixturevalue(request.param))
+    yield made
+    made.gate.set()
+    made.workers.close()
+
+
+async def test_tensors_are_those_of_the_checkpoints_own_processor(media: Media):
+    for size in ((1, 1), (1, 7), (7, 1), (3, 1), (2, 2), (64, 48), (31, 150), (300, 200)):
+        data = png(*size)
+        (image,) = (await media(data)).images
+        outputs = media.processor.image_processor(images=[Image.open(io.BytesIO(data))], return_tensors="np")
+        for name, tensor in image.input.tensors.items():
+            array = np.frombuffer(tensor.data, np.dtype(tensor.dtype).newbyteorder("<")).reshape(tensor.shape)
+            assert (array == np.asarray(outputs[name])).all()
+        assert image.input.embedding_rows == image.replacement.rows > 0
+
+
+async def test_the_same_image_is_prepared_once(media: Media):
+    first, second = png(40, 30), png(40, 30, seed=1)
+    one = await media(first, second, first)
+    assert len(media.prepared) == 2
+    assert one.images[0] is one.images[2]
+    assert one.decode_seconds > 0
+    again = await media(first)
+    assert len(media.prepared) == 2
+    assert (again.decode_seconds, again.preprocess_seconds) == (0.0, 0.0)
+    assert again.images[0].input is one.images[0].input
+
+
+async def test_equal_pixels_in_other_bytes_or_shapes_are_other_images(media: Media):
+    grey = np.random.default_rng(0).integers(0, 256, (30, 100), np.uint8)
+    wide, tall = (encoded(Image.fromarray(array), "PNG") for array in (grey, grey.reshape(100, 30)))
+    prepared = await media(wide, tall)
+    assert prepared.images[0].input.digest != prepared.images[1].input.digest
+
+
+async def test_digests_depend_on_processor_and_model(qwen: Checkpoint, llava: Checkpoint):
+    digests = {Media(checkpoint).preprocessor.inspect(png(40, 30)) for checkpoint in (qwen, llava)}
+    assert len(digests) == 2
+    assert len(Media(qwen).preprocessor.inspect(png(40, 30))) == 32
+
+
+async def test_requests_that_come_together_share_the_work(media: Media):
+    media.gate.clear()
+    requests = [asyncio.ensure_future(media(png(40, 30))) for _ in range(5)]
+    await asyncio.to_thread(media.begun.wait, 20)
+    requests[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await requests[0]
+    media.gate.set()
+    results = await asyncio.gather(*requests[1:])
+    assert len(media.prepared) == 1
+    assert len({id(result.images[0]) for result in results}) == 1
+
+
+async def test_work_that_nobody_waits_for_is_not_begun(media: Media):
+    media.gate.clear()
+    busy = asyncio.ensure_future(media(png(40, 30)))
+    await asyncio.to_thread(media.begun.wait, 20)
+    queued = asyncio.ensure_future(media(png(40, 30, seed=9)))
+    await until(lambda: len(media.pipeline._flights) == 2)
+    queued.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await queued
+    media.gate.set()
+    await busy
+    await media(png(40, 30, seed=10))
+    assert len(media.prepared) == 2
+    assert not media.pipeline._flights
+
+
+async def test_a_bad_image_is_refused_to_everyone_under_their_own_path(media: Media):
+    bad = png(40, 30)[:-60]
+    results = await asyncio.gather(media(bad), media(png(9, 9), bad), return_exceptions=True)
+    for result, field in zip(results, ("raw.parts[0].image", "raw.parts[1].image"), strict=True):
+        assert isinstance(result, InvalidRequestError)
+        assert result.violations[0].field == field
+        assert result.reason is Reason.IMAGE_UNREADABLE
+
+
+async def test_the_cache_is_bounded_by_bytes(qwen: Checkpoint):
+    media = Media(qwen, media_cache_bytes=0)
+    await media(png(40, 30))
+    assert media.pipeline.cache.size == 0
+    (image,) = (await media(png(40, 30))).images
+    media.workers.close()
+    media = Media(qwen, media_cache_bytes=image.bytes * 2)
+    for seed in (0, 1, 0, 2):
+        await media(png(40, 30, seed=seed))
+    assert media.pipeline.cache.size == image.bytes * 2
+    assert len(media.prepared) == 3
+    await media(png(40, 30, seed=0))
+    assert len(media.prepared) == 3
+    await media(png(40, 30, seed=1))
+    assert len(media.prepared) == 4
+    media.workers.close()
+
+
+async def test_decoding_never_runs_on_the_event_loop(media: Media):
+    media.gate.clear()
+    request = asyncio.ensure_future(media(png(40, 30)))
+    await asyncio.to_thread(media.begun.wait, 20)
+    assert await asyncio.wait_for(media.workers.run_light(lambda: 7), 10) == 7
+    assert not request.done()
+    media.gate.set()
+    await request

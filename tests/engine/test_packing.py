@@ -1,0 +1,97 @@
+"""A packed step says for every token where it stands, where its K/V go, and what it may see."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from fanlight_engine.core.block_pool import DUMMY_PAGE
+from fanlight_engine.core.scheduler import Chunk
+from fanlight_engine.core.sequence import Sequence
+from fanlight_engine.model.attention.interface import Segment
+from fanlight_engine.model.packing import PackedStep, PromptPositions, image_positions, pack
+from tests.engine.builders import picture, sequence, words
+
+PAGE = 4
+
+
+def placed(one: Sequence, pages: list[int], generated: int = 0) -> Sequence:
+    """The sequence with pages and some generated tokens."""
+    one.pages = pages
+    one.tokens.extend(range(1000, 1000 + generated))
+    return one
+
+
+def positions_of(one: Sequence, rows: int = 1, delta: int = 0) -> PromptPositions:
+    """Positions that tell request, row and index apart: index + 100 x row."""
+    base = np.arange(one.prompt_length) + 100 * np.arange(rows)[:, None]
+    return PromptPositions(base, delta)
+
+
+def packed(chunks: list[Chunk], columns: int = 8) -> PackedStep:
+    return pack(chunks, [positions_of(chunk.sequence) for chunk in chunks], PAGE, columns)
+
+
+def test_tokens_stand_in_a_row_with_their_positions_and_slots() -> None:
+    stream = placed(sequence("stream", words(6)), [3, 9], generated=1)
+    prompt = placed(sequence("prompt", words(7, seed=1)), [5, 2])
+    step = packed([Chunk(stream, 6, 1, is_decode=True), Chunk(prompt, 2, 4)])
+    assert step.ids.tolist() == [1000, *words(7, seed=1)[2:6]]
+    assert step.positions.tolist() == [[6, 2, 3, 4, 5]]
+    assert step.slots.tolist() == [9 * PAGE + 2, 5 * PAGE + 2, 5 * PAGE + 3, 2 * PAGE, 2 * PAGE + 1]
+    assert step.context_lengths.tolist() == [7, 6]
+    assert step.decode_rows == 1
+    assert step.prefill_segments == (Segment(1, 4, 6),)
+    assert step.page_tables.tolist() == [[3, 9] + [DUMMY_PAGE] * 6, [5, 2] + [DUMMY_PAGE] * 6]
+
+
+def test_only_chunks_that_reach_the_end_are_sampled_at_their_last_row() -> None:
+    stream = placed(sequence("stream", words(6)), [1, 2], generated=2)
+    half, whole = placed(sequence("half", words(7)), [3, 4]), placed(sequence("whole", words(3)), [5])
+    step = packed([Chunk(stream, 7, 1, is_decode=True), Chunk(half, 0, 5), Chunk(whole, 0, 3)])
+    assert step.sampled_rows.tolist() == [0, 8]
+
+
+def test_ids_at_image_positions_are_zero_whatever_the_prompt_says_there() -> None:
+    one = placed(sequence("images", [5, 6], picture("a", 3), [8], picture("b", 2), [9]), [1, 2, 3])
+    assert packed([Chunk(one, 0, 9)]).ids.tolist() == [5, 6, 0, 0, 0, 8, 0, 0, 9]
+    assert packed([Chunk(one, 3, 4)]).ids.tolist() == [0, 0, 8, 0]
+    assert image_positions(one.mask, 9).tolist() == [False, False, True, True, True, False, True, True, False]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_positions_continue_behind_the_prompt_with_the_requests_own_shift(rows: int) -> None:
+    positions = positions_of(sequence("any", words(5)), rows, delta=-3)
+    assert positions.between(2, 4).tolist() == [[100 * row + 2, 100 * row + 3] for row in range(rows)]
+    assert positions.between(4, 7).tolist() == [[100 * row + 4, 2, 3] for row in range(rows)]
+    assert positions.between(9, 10).tolist() == [[6]] * rows
+
+
+def test_all_slots_of_a_step_are_different_and_inside_their_own_pages() -> None:
+    rng = random.Random(1)
+    free = rng.sample(range(1, 200), 199)
+    chunks = []
+    for number in range(12):
+        one = sequence(str(number), words(rng.randint(1, 30), seed=number))
+        placed(one, [free.pop() for _ in range(-(-one.length // PAGE))])
+        start = rng.randrange(one.length)
+        chunks.append(Chunk(one, start, rng.randint(1, one.length - start)))
+    step = packed(chunks)
+    assert len(set(step.slots.tolist())) == len(step.slots) == len(step.ids)
+    assert [segment.query_length for segment in step.prefill_segments] == [chunk.length for chunk in chunks]
+    for chunk, segment in zip(chunks, step.prefill_segments, strict=True):
+        own = step.slots[segment.query_start : segment.query_start + segment.query_length]
+        assert [slot // PAGE for slot in own] == [
+            chunk.sequence.pages[index // PAGE] for index in range(chunk.start, chunk.end)
+        ]
+        assert [slot % PAGE for slot in own] == [index % PAGE for index in range(chunk.start, chunk.end)]
+
+
+def test_arrays_have_the_types_that_the_device_side_expects() -> None:
+    step = packed([Chunk(placed(sequence("any", words(3)), [1]), 0, 3)])
+    assert {
+        name: getattr(step, name).dtype.name for name in ("ids", "positions", "slots", "sampled_rows")
+    } == dict.fromkeys(("ids", "positions", "slots", "sampled_rows"), "int64")
+    assert step.page_tables.dtype == step.context_lengths.dtype == np.int32

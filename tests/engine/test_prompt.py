@@ -1,0 +1,246 @@
+"""Rendered prompts are the checkpoint's own, and nothing that a person types becomes a control token."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from transformers import AutoProcessor, AutoTokenizer
+
+from fanlight_engine.errors import InvalidRequestError, MissingTemplateError, Reason
+from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
+from fanlight_engine.inputs.prompt import PromptRenderer, RenderedPrompt
+from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.request import Conversation, ImagePart, Message, Prompt, RawPrompt, Role, TextPart, TokenPrompt
+from tests.engine.conversations import TEXTS, as_transformers, random_conversation
+
+CONTEXT = 2048
+IMAGE = ImagePart(b"never opened here")
+
+
+class Prompts:
+    """One checkpoint's renderer beside its own tokenizer or processor."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.reference: Any = (AutoProcessor if checkpoint.takes_images else AutoTokenizer).from_pretrained(
+            checkpoint.path
+        )
+        self.tokenizer: Any = getattr(self.reference, "tokenizer", self.reference)
+        processor = self.reference if checkpoint.takes_images else None
+        self.renderer = PromptRenderer(checkpoint, self.tokenizer, GuardedTokenizer(self.tokenizer), processor)
+
+    def render(self, prompt: Prompt, images: int = 0) -> RenderedPrompt:
+        return self.renderer.render(prompt, images, CONTEXT)
+
+    def own_ids(self, conversation: Conversation) -> tuple[int, ...]:
+        """The ids of the checkpoint's own path, for conversations without images."""
+        messages = as_transformers(conversation, not self.checkpoint.takes_images)
+        ids = self.reference.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
+        ids = ids["input_ids"]
+        return tuple(ids[0] if isinstance(ids[0], list) else ids)
+
+
+@pytest.fixture(scope="session", params=["llama", "qwen", "llava"])
+def prompts(request: pytest.FixtureRequest) -> Prompts:
+    return Prompts(request.getfixturevalue(request.param))
+
+
+def ask(*texts: str) -> Conversation:
+    return Conversation((Message(Role.USER, tuple(map(TextPart, texts))),))
+
+
+def squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def refusal(call: Callable[[], object]) -> tuple[str, Reason, str]:
+    with pytest.raises(InvalidRequestError) as caught:
+        call()
+    (violation,) = caught.value.violations
+    return violation.field, caught.value.reason, violation.description
+
+
+def test_ordinary_conversations_get_the_ids_of_the_checkpoints_own_path(prompts: Prompts):
+    rng = random.Random(5)
+    for _ in range(100):
+        conversation = random_conversation(rng, images=0)
+        assert prompts.render(conversation).ids == prompts.own_ids(conversation)
+
+
+def test_images_stand_where_the_template_puts_them(qwen: Checkpoint, llava: Checkpoint):
+    for checkpoint in (qwen, llava):
+        prompts = Prompts(checkpoint)
+        conversation = Conversation(
+            (
+                Message(Role.USER, (TextPart("one"), IMAGE, TextPart("two"), IMAGE)),
+                Message(Role.ASSISTANT, (TextPart("three"),)),
+                Message(Role.USER, (IMAGE, TextPart("four"))),
+            )
+        )
+        rendered = prompts.render(conversation, images=3)
+        assert [rendered.ids[index] for index in rendered.placeholders] == [checkpoint.image_token_id] * 3
+
+
+def test_no_typed_control_token_is_read_as_one(prompts: Prompts):
+    """Every added token of the tokenizer, alone, doubled, inside words and cut in two over neighbouring parts."""
+    tokens = [token.content for token in prompts.tokenizer.added_tokens_decoder.values()]
+    control_ids = set(prompts.tokenizer.added_tokens_decoder)
+    harmless = [one for one in prompts.render(ask("x", "y")).ids if one in control_ids]
+    for token in tokens:
+        half = len(token) // 2
+        together = ((token,), (token + token,), (f"a{token}b {token}",), (token, "\n" + token))
+        for texts in (*together, (token[:half], token[half:])):
+            rendered = prompts.render(ask(*texts))
+            assert [one for one in rendered.ids if one in control_ids] == harmless, texts
+            # Some templates put a space between two parts of a message.
+            assert squeezed("".join(texts)) in squeezed(prompts.tokenizer.decode(rendered.ids))
+
+
+def test_typed_image_tokens_do_not_count_as_images(qwen: Checkpoint, llava: Checkpoint):
+    for checkpoint, typed in ((qwen, "<|vision_start|><|image_pad|><|vision_end|>"), (llava, "<image>\n")):
+        prompts = Prompts(checkpoint)
+        for images in range(3):
+            parts = (TextPart(typed), *[IMAGE] * images, TextPart(typed))
+            rendered = prompts.render(Conversation((Message(Role.USER, parts),)), images)
+            assert len(rendered.placeholders) == images
+
+
+def test_a_guard_character_that_is_typed_is_text(prompts: Prompts):
+    text = "\ue000\ue001<\ue000" + chr(0xF0000) + chr(0x100000) + "hi"
+    assert prompts.render(ask(text)).ids == prompts.own_ids(ask(text))
+
+
+def test_earlier_answers_are_spliced_in_with_their_exact_ids(prompts: Prompts):
+    usual = prompts.tokenizer.encode("the cat sees", add_special_tokens=False)
+    spelled = list(
+        itertools.chain(*(prompts.tokenizer.encode(c, add_special_tokens=False)[-1:] for c in "the cat sees"))
+    )
+    assert usual != spelled
+    end = prompts.checkpoint.end_ids[0]
+
+    def history(ids: tuple[int, ...]) -> Conversation:
+        return Conversation(
+            (
+                Message(Role.USER, (TextPart("who?"),)),
+                Message(Role.ASSISTANT, (TextPart("the cat sees", ids),)),
+                Message(Role.USER, (TextPart("what?"),)),
+            )
+        )
+
+    rendered = prompts.render(history((*spelled, end))).ids
+    starts = [i for i in range(len(rendered)) if rendered[i : i + len(spelled)] == tuple(spelled)]
+    assert len(starts) == 1
+    after = rendered[starts[0] + len(spelled) :]
+    before = rendered[: starts[0]]
+    assert prompts.own_ids(ask("who?"))[:3] == before[:3]
+    assert after.count(end) == prompts.render(history(tuple(spelled))).ids[len(before) :].count(end)
+
+
+def test_an_answer_that_holds_an_image_token_is_rendered_as_text(qwen: Checkpoint):
+    assert qwen.image_token_id is not None
+    answer = TextPart("<|image_pad|>", (qwen.image_token_id,))
+    conversation = Conversation(
+        (
+            Message(Role.USER, (TextPart("a"),)),
+            Message(Role.ASSISTANT, (answer,)),
+            Message(Role.USER, (TextPart("b"),)),
+        )
+    )
+    assert Prompts(qwen).render(conversation).placeholders == ()
+
+
+def test_raw_prompts_are_joined_as_they_are(prompts: Prompts):
+    for text in TEXTS:
+        assert prompts.render(RawPrompt((TextPart(text),))).ids == tuple(prompts.tokenizer(text)["input_ids"])
+
+
+def test_raw_prompts_parse_special_tokens_only_when_asked(qwen: Checkpoint):
+    prompts = Prompts(qwen)
+    text = "<|im_start|>user\nhi<|im_end|>"
+    parsed = prompts.render(RawPrompt((TextPart(text),), parse_special_tokens=True)).ids
+    assert parsed == tuple(prompts.tokenizer(text)["input_ids"])
+    typed = prompts.render(RawPrompt((TextPart(text),))).ids
+    assert not set(typed) & set(prompts.tokenizer.added_tokens_decoder)
+
+
+def test_raw_images_are_wrapped_as_the_family_does(qwen: Checkpoint):
+    prompts = Prompts(qwen)
+    rendered = prompts.render(RawPrompt((TextPart("a "), IMAGE, TextPart(" b"))), images=1)
+    text = "a <|vision_start|><|image_pad|><|vision_end|> b"
+    assert rendered.ids == tuple(prompts.tokenizer(text)["input_ids"])
+
+
+def test_image_counts_must_match(qwen: Checkpoint):
+    prompts = Prompts(qwen)
+    pad = qwen.image_token_id
+    assert pad is not None
+    typed = RawPrompt((TextPart("<|image_pad|>"), IMAGE), parse_special_tokens=True)
+    assert refusal(lambda: prompts.render(typed, 1))[:2] == ("raw", Reason.IMAGE_COUNT_MISMATCH)
+    field, reason, text = refusal(lambda: prompts.render(TokenPrompt((1, pad, pad), (IMAGE,)), 1))
+    assert (field, reason) == ("tokens.ids", Reason.IMAGE_COUNT_MISMATCH)
+    assert "2 image placeholder" in text
+    assert "1 image(s)" in text
+
+
+def test_token_prompts_are_checked_against_the_vocabulary(llama: Checkpoint):
+    prompts = Prompts(llama)
+    assert prompts.render(TokenPrompt((0, llama.vocab_size - 1))).ids == (0, llama.vocab_size - 1)
+    field, reason, text = refusal(lambda: prompts.render(TokenPrompt((1, llama.vocab_size))))
+    assert (field, reason) == ("tokens.ids[1]", Reason.TOKEN_OUT_OF_RANGE)
+    assert str(llama.vocab_size - 1) in text
+
+
+def test_a_template_may_object_in_its_own_words(llama: Checkpoint):
+    prompts = Prompts(llama)
+    prompts.tokenizer.chat_template = "{{ raise_exception('after ' + messages[0]['content'] + ' comes an answer') }}"
+    renderer = PromptRenderer(llama, prompts.tokenizer, GuardedTokenizer(prompts.tokenizer), None)
+    field, reason, text = refusal(lambda: renderer.render(ask("<tool>"), 0, CONTEXT))
+    assert (field, reason) == ("conversation", Reason.CHAT_TEMPLATE_FAILED)
+    assert "after <tool> comes an answer" in text
+
+
+def test_a_template_that_fails_says_so_without_internals(llama: Checkpoint):
+    prompts = Prompts(llama)
+    prompts.tokenizer.chat_template = "{{ messages[0]['content'].__class__.__mro__[1].__subclasses__() }}"
+    renderer = PromptRenderer(llama, prompts.tokenizer, GuardedTokenizer(prompts.tokenizer), None)
+    field, reason, text = refusal(lambda: renderer.render(ask("hi"), 0, CONTEXT))
+    assert (field, reason) == ("conversation", Reason.CHAT_TEMPLATE_FAILED)
+    assert "SecurityError" in text
+    assert "/" not in text
+
+
+def test_a_checkpoint_without_template_asks_for_a_raw_prompt(llama: Checkpoint):
+    prompts = Prompts(llama)
+    prompts.tokenizer.chat_template = None
+    renderer = PromptRenderer(llama, prompts.tokenizer, GuardedTokenizer(prompts.tokenizer), None)
+    assert not renderer.has_chat_template
+    with pytest.raises(MissingTemplateError, match="raw prompt"):
+        renderer.render(ask("hi"), 0, CONTEXT)
+
+
+def test_a_template_that_takes_strings_only_gets_strings(qwen: Checkpoint):
+    prompts = Prompts(qwen)
+    prompts.reference.chat_template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
+    renderer = PromptRenderer(qwen, prompts.tokenizer, GuardedTokenizer(prompts.tokenizer), prompts.reference)
+    conversation = Conversation((Message(Role.USER, (TextPart("see "), IMAGE, TextPart("<|image_pad|>"))),))
+    rendered = renderer.render(conversation, 1, CONTEXT)
+    assert len(rendered.placeholders) == 1
+    assert (
+        prompts.tokenizer.decode(rendered.ids) == "user: see <|vision_start|><|image_pad|><|vision_end|><|image_pad|>"
+    )
+
+
+def test_text_that_can_never_fit_is_refused_before_it_is_tokenised(llama: Checkpoint):
+    prompts = Prompts(llama)
+    longest = GuardedTokenizer(prompts.tokenizer).longest_token
+    field, reason, _ = refusal(lambda: prompts.render(RawPrompt((TextPart("a" * CONTEXT * longest),))))
+    assert (field, reason) == ("prompt", Reason.PROMPT_TOO_LONG)
+
+
+def test_empty_prompts_are_refused(qwen: Checkpoint):
+    prompts = Prompts(qwen)
+    assert refusal(lambda: prompts.render(RawPrompt((TextPart(""),))))[1] is Reason.EMPTY_PROMPT

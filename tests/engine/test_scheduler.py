@@ -1,0 +1,324 @@
+"""Steps stay within their budgets, nobody overtakes, and everybody gets there; proven without a device."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fanlight_engine.config import EngineConfig
+from fanlight_engine.core.block_pool import BlockPool
+from fanlight_engine.core.encoder_budget import EncoderBudget
+from fanlight_engine.core.scheduler import Chunk, Plan, Scheduler
+from fanlight_engine.core.sequence import Sequence, Status
+from fanlight_engine.model.vision_cache import VisionCache
+from tests.engine.builders import Part, picture, sequence, words
+
+
+class Core:
+    """A scheduler with a runner that only pretends: it encodes what is asked and samples random ids."""
+
+    def __init__(self, pages: int = 17, cached_rows: int = 64, **changed: int | bool) -> None:
+        values = {"page_size": 4, "max_running_requests": 4, "max_step_tokens": 16, "max_step_embedding_rows": 8}
+        self.config = EngineConfig(**{**values, **changed})
+        self.pool = BlockPool(pages)
+        self.vision_cache: VisionCache[str] = VisionCache(cached_rows)
+        self.encoder = EncoderBudget(self.vision_cache, 1, self.config.max_step_embedding_rows)
+        self.scheduler = Scheduler(self.config, self.pool, self.encoder)
+        self.alive: dict[str, Sequence] = {}
+        self.finished: list[str] = []
+        self.ids = random.Random(5)
+
+    def add(self, request_id: str, *parts: Part, max_new_tokens: int = 4) -> Sequence:
+        one = sequence(request_id, *parts, max_new_tokens=max_new_tokens)
+        self.alive[request_id] = one
+        self.scheduler.add(one)
+        return one
+
+    def abort(self, request_id: str) -> None:
+        self.scheduler.free(self.alive.pop(request_id))
+
+    def step(self) -> Plan:
+        """Schedule, check what every plan must keep to, and pretend to compute it."""
+        before = list(self.scheduler.running)
+        plan = self.scheduler.schedule()
+        self._check_order(before, plan)
+        self._check_budgets(plan)
+        for job in plan.encode_jobs.values():
+            self.vision_cache.fill(job.image.digest, "embedding")
+        for chunk in plan.chunks:
+            self._check_chunk(chunk)
+        self._compute(plan)
+        self.check()
+        return plan
+
+    def run(self, limit: int = 300) -> None:
+        """Step until everybody is through."""
+        for _ in range(limit):
+            if not self.scheduler.has_work:
+                break
+            self.step()
+        assert not self.alive, f"{sorted(self.alive)} still here after {limit} steps"
+        assert self.pool.available == self.pool.usable_pages
+        assert self.encoder.pins == 0
+
+    def check(self) -> None:
+        self.scheduler.check_integrity()
+        numbers = [one.number for one in (*self.scheduler.running, *self.scheduler.waiting)]
+        assert numbers == sorted(numbers), "whoever runs came before whoever waits"
+        assert self.vision_cache.used_bytes <= self.vision_cache.budget
+
+    def _check_order(self, before: list[Sequence], plan: Plan) -> None:
+        flags = [chunk.is_decode for chunk in plan.chunks]
+        assert flags == sorted(flags, reverse=True), "decodes come first"
+        preempted = [one for one in before if one.status is Status.WAITING]
+        assert preempted == before[len(before) - len(preempted) :], "the youngest are preempted"
+        planned = {chunk.sequence.id for chunk in plan.chunks}
+        for one in self.scheduler.running:
+            assert one.id in planned or not one.is_decoding, "a running stream gets its token in every step"
+        if before and before[0].remaining and not before[0].mask.images(before[0].computed, before[0].length):
+            assert before[0].id in planned, "the oldest always goes on"
+
+    def _check_budgets(self, plan: Plan) -> None:
+        assert plan.tokens <= self.config.max_step_tokens
+        assert len(self.scheduler.running) <= self.config.max_running_requests
+        rows = [job.image.embedding_rows for job in plan.encode_jobs.values()]
+        assert sum(rows) <= self.config.max_step_embedding_rows or len(rows) == 1
+
+    def _check_chunk(self, chunk: Chunk) -> None:
+        one = chunk.sequence
+        assert one.status is Status.RUNNING
+        assert chunk.length > 0
+        assert chunk.start == one.computed
+        assert chunk.end <= min(one.length, len(one.pages) * self.config.page_size)
+        for number in one.mask.images(chunk.start, chunk.end):
+            digest = one.request.images[number].digest
+            assert digest in one.pinned
+            assert self.vision_cache.get(digest) == "embedding"
+
+    def _compute(self, plan: Plan) -> None:
+        samples = [chunk.sequence for chunk in plan.chunks if chunk.samples]
+        for chunk in plan.chunks:
+            self.scheduler.computed(chunk)
+        for one in samples:
+            one.tokens.append(self.ids.randrange(10, 500))
+            if one.generated >= one.request.sampling.max_new_tokens:
+                self.finished.append(one.id)
+                self.abort(one.id)
+
+
+parts = st.lists(
+    st.one_of(
+        st.integers(1, 12).map(words),  # all of the same text, so that prompts share pages
+        st.sampled_from([1, 3, 6, 11]).map(lambda rows: picture(f"of {rows} rows", rows)),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+class RandomTraffic(RuleBasedStateMachine):
+    """Requests come, go and are computed under budgets so small that everything runs out all the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = Core(pages=18, cached_rows=12)
+        self.added: list[str] = []
+        self.aborted: set[str] = set()
+
+    @rule(parts=parts, max_new_tokens=st.integers(1, 6))
+    def add(self, parts: list[Part], max_new_tokens: int) -> None:
+        if len(sequence("any", *parts).tokens) + max_new_tokens <= 17 * 4:
+            self.added.append(f"request-{len(self.added)}")
+            self.core.add(self.added[-1], *parts, max_new_tokens=max_new_tokens)
+
+    @precondition(lambda self: self.core.alive)
+    @rule(choice=st.data())
+    def abort(self, choice: st.DataObject) -> None:
+        victim = choice.draw(st.sampled_from(sorted(self.core.alive)))
+        self.core.abort(victim)
+        self.aborted.add(victim)
+
+    @precondition(lambda self: self.core.alive)
+    @rule(steps=st.integers(1, 4))
+    def step(self, steps: int) -> None:
+        for _ in range(steps):
+            self.core.step()
+
+    @invariant()
+    def books_are_right(self) -> None:
+        self.core.check()
+
+    def teardown(self) -> None:
+        self.core.run()
+        assert {*self.core.finished, *self.aborted} == {*self.added}
+        assert len(self.core.finished) + len(self.aborted) == len(self.added), "everybody ends exactly once"
+
+
+TestRandomTraffic = RandomTraffic.TestCase
+TestRandomTraffic.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def chunks(plan: Plan) -> list[tuple[str, int, int]]:
+    """Who computes from where to where."""
+    return [(chunk.sequence.id, chunk.start, chunk.end) for chunk in plan.chunks]
+
+
+def test_a_long_prompt_is_computed_in_chunks_of_the_token_budget() -> None:
+    core = Core()
+    core.add("long", words(37), max_new_tokens=1)
+    assert [chunks(core.step()) for _ in range(3)] == [[("long", 0, 16)], [("long", 16, 32)], [("long", 32, 37)]]
+    assert core.finished == ["long"]
+
+
+def test_running_streams_get_their_token_before_a_new_prompt_gets_the_rest() -> None:
+    core = Core()
+    core.add("stream", words(3), max_new_tokens=8)
+    core.step()
+    core.add("prompt", words(40, seed=2))
+    plan = core.step()
+    assert chunks(plan) == [("stream", 3, 4), ("prompt", 0, 15)]
+    assert [chunk.is_decode for chunk in plan.chunks] == [True, False]
+    assert not plan.is_decode_only
+
+
+def test_a_repeated_prompt_computes_only_its_last_page_and_always_its_last_token() -> None:
+    core = Core()
+    core.add("first", words(12), max_new_tokens=1)
+    core.run()
+    again = core.add("again", words(12), max_new_tokens=1)
+    assert core.scheduler.cached_tokens(again) == 8, "the third page ends with the last token"
+    assert chunks(core.step()) == [("again", 8, 12)]
+    core.add("one_more_token", words(13), max_new_tokens=1)
+    assert chunks(core.step()) == [("one_more_token", 12, 13)]
+
+
+def test_without_a_prefix_cache_a_repeated_prompt_is_computed_again() -> None:
+    core = Core(prefix_cache=False)
+    for name in ("first", "again"):
+        core.add(name, words(12), max_new_tokens=1)
+        assert chunks(core.step()) == [(name, 0, 12)]
+
+
+def test_the_head_of_the_queue_is_not_overtaken_while_it_waits_for_pages() -> None:
+    core = Core(pages=11)
+    core.add("running", words(22), max_new_tokens=6)
+    core.step()
+    core.step()
+    head = core.add("head", words(24, seed=1))
+    core.add("small", words(2, seed=2), max_new_tokens=1)
+    while "running" in core.alive:
+        assert [one.id for one in core.scheduler.waiting] == ["head", "small"]
+        core.step()
+    core.step()
+    assert head.status is Status.RUNNING
+    core.run()
+
+
+def test_when_pages_run_out_the_youngest_gives_its_own_back() -> None:
+    core = Core(pages=7)
+    old, young = core.add("old", words(8), max_new_tokens=12), core.add("young", words(7, seed=1), max_new_tokens=9)
+    while not core.scheduler.preemptions:
+        core.step()
+    assert young.status is Status.WAITING
+    assert (young.preemptions, young.pages, young.computed) == (1, [], 0)
+    assert old.status is Status.RUNNING
+    kept = list(young.tokens)
+    core.run()
+    assert young.tokens[: len(kept)] == kept, "its tokens stay"
+    assert core.finished[0] == "old"
+
+
+def test_prompts_that_fit_one_by_one_do_not_preempt_each_other_half_way() -> None:
+    core = Core(pages=13)
+    for number in range(3):
+        core.add(str(number), words(38, seed=number), max_new_tokens=1)
+    core.run()
+    assert core.scheduler.preemptions == 0
+
+
+def test_a_sequence_that_can_never_go_on_beside_its_elders_still_finishes() -> None:
+    core = Core(pages=9)
+    for number in range(4):
+        core.add(str(number), words(14, seed=number), max_new_tokens=18)
+    core.run()
+    assert sorted(core.finished) == ["0", "1", "2", "3"]
+    assert core.scheduler.preemptions > 0
+
+
+def test_no_more_than_the_configured_number_runs_at_once() -> None:
+    core = Core(max_running_requests=2)
+    for number in range(5):
+        core.add(str(number), words(2, seed=number), max_new_tokens=2)
+    core.step()
+    assert [one.id for one in core.scheduler.running] == ["0", "1"]
+    core.run()
+    assert core.finished == ["0", "1", "2", "3", "4"]
+
+
+def test_a_chunk_ends_where_an_image_that_must_wait_begins() -> None:
+    core = Core(max_step_tokens=64)
+    core.add("images", words(2), picture("a", 6), words(1), picture("b", 6), words(1), max_new_tokens=1)
+    first, second = core.step(), core.step()
+    assert (chunks(first), len(first.encode_jobs)) == ([("images", 0, 9)], 1)
+    assert (chunks(second), len(second.encode_jobs)) == ([("images", 9, 16)], 1)
+    assert first.has_images
+    assert second.has_images
+
+
+def test_an_image_may_straddle_chunks_and_is_encoded_once() -> None:
+    core = Core()
+    core.add("large", words(10), picture("large", 30), words(2), max_new_tokens=2)
+    plans = [core.step() for _ in range(4)]
+    assert [len(plan.encode_jobs) for plan in plans] == [1, 0, 0, 0]
+    assert [plan.has_images for plan in plans] == [True, True, True, False]
+
+
+def test_a_plan_of_text_and_decodes_has_no_images_even_behind_images() -> None:
+    core = Core()
+    core.add("stream", picture("a", 4), words(2), max_new_tokens=8)
+    core.step()
+    core.add("text", words(5), max_new_tokens=1)
+    assert not core.step().has_images
+    assert core.encoder.pins == 0
+
+
+def test_an_old_request_with_a_large_image_is_not_starved_by_small_ones() -> None:
+    core = Core(cached_rows=8, pages=64, max_running_requests=8)
+    core.add("ahead", picture("ahead", 3), words(30), picture("ahead", 3), words(2), max_new_tokens=1)
+    core.add("large", picture("large", 8), max_new_tokens=1)
+    for number in range(60):
+        core.add(f"small-{number}", picture(str(number), 3), words(7, seed=number), picture(str(number + 1), 3))
+        core.step()
+        if "large" in core.finished:
+            break
+    assert "large" in core.finished
+    core.run()
+
+
+@pytest.mark.parametrize("state", ["waiting", "mid_prefill", "decoding", "preempted"])
+def test_freeing_takes_everything_back_in_any_state_and_twice_is_harmless(state: str) -> None:
+    core = Core(pages=8)
+    elder = core.add("elder", words(7), max_new_tokens=18)
+    victim = core.add("victim", words(8, seed=1), picture("a", 6), max_new_tokens=4)
+    reached = {
+        "waiting": lambda: True,
+        "mid_prefill": lambda: 0 < victim.computed < victim.prompt_length,
+        "decoding": lambda: victim.is_decoding,
+        "preempted": lambda: victim.preemptions > 0 and victim.status is Status.WAITING,
+    }[state]
+    for _ in range(40):
+        if reached():
+            break
+        core.step()
+    assert reached()
+    core.abort("victim")
+    core.scheduler.free(victim)
+    core.check()
+    assert victim.status is Status.FINISHED
+    assert core.encoder.pins == 0
+    assert core.pool.usable_pages - core.pool.available == len(elder.pages)
+    core.run()
