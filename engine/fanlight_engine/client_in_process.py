@@ -150,8 +150,8 @@ class InProcessClient:
         try:
             engine = self._build(self._config, self._checkpoint, self._report)
         except BaseException as error:
-            self._on_loop(_settle, built, None, error)
             self._on_loop(self._end_streams)
+            self._on_loop(_settle, built, None, error)
             return
         self._on_loop(_settle, built, engine.facts, None)
         try:

@@ -192,7 +192,7 @@ async def test_a_question_that_a_stopping_core_no_longer_reads_is_answered_with_
     await asyncio.sleep(0)
     engine.steps.release()
     with pytest.raises(EngineStoppedError):
-        await question
+        await asyncio.wait_for(question, timeout=30)
     await stopping
 
 
@@ -232,9 +232,9 @@ async def test_a_core_that_cannot_start_says_why(
     client = InProcessClient(EngineConfig(torch_threads=1, **settings), llama)
     with pytest.raises(error, match=why):
         await client.start()
-    await client.stop()
     with pytest.raises(EngineStoppedError):
         client.submit(request("late", [1]))
+    await client.stop()
 
 
 async def test_an_error_while_loading_reaches_the_caller_as_it_is(llama: Checkpoint) -> None:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fanlight_engine.model import sampler
 from fanlight_engine.model.sampler import SamplingMode, SamplingRows, sample, uniform
 
 CPU = torch.device("cpu")
@@ -144,6 +145,17 @@ def test_a_token_of_probability_zero_is_never_chosen() -> None:
         assert set(many_draws(logits, 2000, mode).tolist()) <= {0, 17, 63}
     logits[0] = logits[63] = float("-inf")
     assert set(many_draws(logits, 200, DRAWS).tolist()) == {17}
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0 - 2.0**-53])
+def test_not_even_the_smallest_and_largest_random_number_choose_one(
+    number: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "uniform", lambda rows: torch.full(rows.seeds.shape, number, dtype=torch.float64))
+    logits = torch.full((64,), float("-inf"))
+    logits[[5, 17, 40]] = torch.tensor([0.3, 1.0, -2.0])
+    for mode in (DRAWS, FILTERS):
+        assert set(many_draws(logits, 3, mode).tolist()) <= {5, 17, 40}
 
 
 def test_suppressed_ids_are_never_chosen_and_others_are_untouched() -> None:
