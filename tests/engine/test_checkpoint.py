@@ -148,3 +148,10 @@ def test_files_that_do_not_matter_leave_the_fingerprint_alone(edited: Edit) -> N
     before = read_checkpoint(directory).fingerprint
     (directory / "README.md").write_text("hello")
     assert read_checkpoint(directory).fingerprint == before
+
+
+@pytest.mark.parametrize("changes", [{"do_sample": True, "temperature": "warm"}, {"eos_token_id": ["two"]}])
+def test_a_generation_config_with_words_for_numbers_is_refused_by_name(edited: Edit, changes: dict[str, Any]) -> None:
+    directory = edited("generation_config.json", **changes)
+    with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+        read_checkpoint(directory)

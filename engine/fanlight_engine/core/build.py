@@ -56,6 +56,8 @@ def size_caches(config: EngineConfig, checkpoint: Checkpoint, adapter: ModelAdap
     page_bytes = adapter.key_value_shape.token_bytes * config.page_size
     useful_pages = _pages(wanted_context, config) * config.max_running_requests + 1  # one is the dummy
     pages = config.kv_pages or min(config.kv_cache_bytes // page_bytes, useful_pages)
+    if config.kv_pages == 1:
+        raise ConfigError("kv_pages is 1, which only holds padding; it must be 0 (decide) or at least 2")
     if pages < 2:
         raise ConfigError(
             f"kv_cache_bytes is {config.kv_cache_bytes}, two pages of {config.page_size} tokens need {2 * page_bytes}; "

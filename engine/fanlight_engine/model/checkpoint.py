@@ -18,6 +18,9 @@ from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.families import FAMILIES, Family
 
 _FINGERPRINTED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".model")
+_WHOLE_FILE_BYTES = 64 << 20
+_SAMPLES = 256
+_SAMPLE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Checkpoint:
     end_ids: tuple[int, ...]
     sampling_defaults: SamplingDefaults
     fingerprint: str
-    """SHA-256 hex over names, sizes and the contents of small files; over the header of each safetensors file."""
+    """SHA-256 hex over names, sizes and contents; of files above 64 MiB, over 256 samples spread evenly."""
 
     @property
     def takes_images(self) -> bool:
@@ -72,6 +75,12 @@ def read_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
         raise CheckpointError(f"{directory.name}/config.json cannot be read: {error}") from error
     text_config = config.get_text_config()
     generation = _read_json(directory / "generation_config.json", required=False)
+    try:
+        end_ids, sampling_defaults = _end_ids(generation, raw_config, config), _sampling_defaults(generation)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{directory.name}/generation_config.json has a value that is no number where one is needed: {error}"
+        ) from error
     return Checkpoint(
         path=directory,
         name=name or directory.resolve().name,
@@ -80,8 +89,8 @@ def read_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
         context_length=int(text_config.max_position_embeddings),
         vocab_size=int(text_config.vocab_size),
         hidden_size=int(text_config.hidden_size),
-        end_ids=_end_ids(generation, raw_config, config),
-        sampling_defaults=_sampling_defaults(generation),
+        end_ids=end_ids,
+        sampling_defaults=sampling_defaults,
         fingerprint=_fingerprint(directory),
     )
 
@@ -145,12 +154,18 @@ def _sampling_defaults(generation: dict[str, Any]) -> SamplingDefaults:
 
 
 def _fingerprint(directory: Path) -> str:
-    """Weights are told apart by size and safetensors header, so that a start does not read gigabytes twice."""
+    """Large files are sampled, so that a start does not read gigabytes twice; training changes weights everywhere."""
     digest = hashlib.sha256()
     for file in sorted(directory.iterdir()):
         if not file.is_file() or file.suffix not in _FINGERPRINTED_SUFFIXES:
             continue
-        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+        size = file.stat().st_size
+        digest.update(f"{file.name}\0{size}\0".encode())
         with file.open("rb") as stream:
-            digest.update(stream.read(1 << 20))
+            if size <= _WHOLE_FILE_BYTES:
+                digest.update(stream.read())
+                continue
+            for sample in range(_SAMPLES):
+                stream.seek(sample * (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
+                digest.update(stream.read(_SAMPLE_BYTES))
     return digest.hexdigest()
