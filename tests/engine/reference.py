@@ -49,7 +49,7 @@ class Reference:
     def __init__(self, path: Path) -> None:
         self.checkpoint: Checkpoint = read_checkpoint(path)
         auto_class = AutoModelForImageTextToText if self.checkpoint.takes_images else AutoModelForCausalLM
-        self.model = auto_class.from_pretrained(path, dtype=torch.float32).eval()
+        self.model: Any = auto_class.from_pretrained(path, dtype=torch.float32).eval()
         processor_class = AutoProcessor if self.checkpoint.takes_images else AutoTokenizer
         self.processor = processor_class.from_pretrained(path)
 
