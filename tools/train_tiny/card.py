@@ -20,8 +20,8 @@ _MEANINGS = {
     "pair": "colour, shape, position and number of two different shapes",
     "describe": "a short description of any of these pictures",
     "two_pictures": "describing the first or the second of two pictures",
-    "small_talk": "questions without a picture, known and unknown",
-    "unseen_talk": '"I don\'t know." to questions unlike any in training',
+    "small_talk": "questions without a picture, phrased as in training",
+    "unseen_talk": '"I don\'t know." to thirty other questions, written by hand',
     "conversation": "two or three questions about one picture in turn, hearing its own earlier answers",
 }
 
@@ -65,16 +65,17 @@ Exact matches of greedy answers in fp32 from the {precision} weights of this fol
 {rows}
 
 Pictures are 48 to 160 pixels per side with sides in proportions up to 1 to 2.5. Their seeds are not used in training,
-and a fifth of the handwritten digits was never trained on.
+and a fifth of the handwritten digits was never trained on. Questions about pictures are phrased as in training.
 
 ## Making
 
-{steps} steps of 33 conversations (the first {vision_steps} of 44 pictures without text) in {minutes:.0f} minutes of
-wall time, seed {seed}. While it learned, auxiliary heads read shape, colour, count, position and digit from the image
-embeddings; they are not part of the checkpoint. `make train-tiny` makes it again;
-`python -m tools.train_tiny.evaluate` measures it. In this copy's run the mix of scenes, an auxiliary loss and the
-learning rate of the last tenth were adjusted by hand on the way; a new run follows the plan in `training.py` and will
-differ somewhat.
+{steps} steps of 33 conversations (the first {vision_steps} of 44 pictures without text) in {minutes:.1f} minutes of wall
+time, seed {seed}, stretches thrown away at restarts not counted. While it learned, auxiliary heads read shape, colour,
+count, position and digit from the image embeddings; they are not part of the checkpoint. `make train-tiny` makes it
+again; `python -m tools.train_tiny.evaluate` measures it.
+
+The run that made this copy was adjusted on the way: the auxiliary targets, the mix of scenes and the learning rate of
+the last tenth were changed at restarts. A new run follows the plan in `training.py` from the start and will differ.
 
 ## Limits
 

@@ -55,7 +55,7 @@ UNSEEN_QUESTIONS = (
     "Who wrote Hamlet?",
     "Do you believe in ghosts?",
 )
-"""Written by hand and not in any training pattern; the answer to each is UNKNOWN."""
+"""Written by hand; training asks none of them, though some of its patterns are similar. The answer is UNKNOWN."""
 
 _LAYOUTS = {
     "colour": ("single", "single", "count"),
