@@ -39,8 +39,9 @@ gen: $(INSTALLED)  ## regenerates clients/python/fanlight/v1 from protos/
 show-path: $(INSTALLED)  ## measures the bars of the whole path and prints them as a table
 	$(PYTHON) -m tools.show_path
 
-train-tiny: $(INSTALLED)  ## trains models/fanlight-tiny from scratch; resumes where it was stopped
+train-tiny: $(INSTALLED)  ## trains models/fanlight-tiny (an hour and more), resumes where it was stopped, then measures it
 	$(PYTHON) -m tools.train_tiny
+	$(PYTHON) -m tools.train_tiny.evaluate --count 400 --write
 
 clean:
 	rm -rf build dist .pytest_cache .ruff_cache

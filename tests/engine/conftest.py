@@ -9,17 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-# pytest compiles its assertions into test modules even under `python -O`, into helper modules only where told.
-pytest.register_assert_rewrite(
-    *(f"tests.engine.{helper}" for helper in ("answers", "builders", "checkpoints", "driver", "parity", "reference"))
-)
-
-from fanlight_engine.client import CoreStatistics  # noqa: E402
-from fanlight_engine.config import EngineConfig  # noqa: E402
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint  # noqa: E402
-from tests.engine.answers import MakeDriver  # noqa: E402
-from tests.engine.checkpoints import make_llama, make_llava, make_qwen2_5_vl  # noqa: E402
-from tests.engine.driver import Driver  # noqa: E402
+from fanlight_engine.client import CoreStatistics
+from fanlight_engine.config import EngineConfig
+from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
+from tests.engine.answers import MakeDriver
+from tests.engine.checkpoints import make_llama, make_llava, make_qwen2_5_vl
+from tests.engine.driver import Driver
 
 torch.set_num_threads(1)
 

@@ -115,7 +115,12 @@ def request_for(case: Case, number: int, checkpoint: Checkpoint, new_tokens: int
     return AddRequest(
         request_id=f"{case.kind}-{number}",
         prompt_ids=case.prompt_ids,
-        sampling=SamplingParams(max_new_tokens=new_tokens, end_ids=checkpoint.end_ids, logprobs=True),
+        sampling=SamplingParams(
+            max_new_tokens=new_tokens,
+            min_new_tokens=case.min_new_tokens,
+            end_ids=checkpoint.end_ids,
+            logprobs=True,
+        ),
         images=case.images,
         mask_runs=case.mask_runs,
     )

@@ -41,6 +41,7 @@ class Case:
     answer: tuple[int, ...]
     logprobs: tuple[float, ...]
     margins: tuple[float, ...]
+    min_new_tokens: int = 0
 
 
 class Reference:
@@ -54,26 +55,32 @@ class Reference:
         self.processor = processor_class.from_pretrained(path)
 
     def cases(self, count: int, new_tokens: int, seed: int = 7) -> list[Case]:
-        """`count` cases over all kinds that the checkpoint takes, answered with up to `new_tokens` tokens each."""
+        """`count` cases over all kinds that the checkpoint takes, answered with up to `new_tokens` tokens each.
+
+        Every other round over the kinds holds the end of the answer back until then (min_new_tokens).
+        """
         rng = random.Random(seed)
         kinds = KINDS if self.checkpoint.takes_images else ("text", "multi_turn", "page_border")
-        return [self.case(kinds[index % len(kinds)], rng, new_tokens) for index in range(count)]
+        return [
+            self.case(kinds[index % len(kinds)], rng, new_tokens, min_new_tokens=new_tokens * (index // len(kinds) % 2))
+            for index in range(count)
+        ]
 
-    def case(self, kind: str, rng: random.Random, new_tokens: int) -> Case:
+    def case(self, kind: str, rng: random.Random, new_tokens: int, min_new_tokens: int = 0) -> Case:
         """One case of a kind, with random text and pictures."""
         messages, pictures = random_conversation(kind, rng, self.checkpoint.takes_images)
         inputs = self.inputs(messages, pictures)
-        while kind == "page_border" and inputs["input_ids"].shape[1] < PAGE_BORDER - 12:
+        while kind == "page_border" and inputs["input_ids"].shape[1] < PAGE_BORDER - 4:
             _lengthen(messages[-1], rng)
             inputs = self.inputs(messages, pictures)
-        answer, logprobs, margins = self._generate(inputs, new_tokens)
+        answer, logprobs, margins = self._generate(inputs, new_tokens, min_new_tokens)
         prompt_ids = tuple(inputs["input_ids"][0].tolist())
         mask_runs, rows = self._mask_runs(prompt_ids, len(pictures), inputs)
         images = tuple(
             ImageInput(_digest(picture), row_count, self._tensors(picture))
             for picture, row_count in zip(pictures, rows, strict=True)
         )
-        return Case(kind, messages, pictures, prompt_ids, images, mask_runs, answer, logprobs, margins)
+        return Case(kind, messages, pictures, prompt_ids, images, mask_runs, answer, logprobs, margins, min_new_tokens)
 
     def inputs(self, messages: list[dict[str, Any]], pictures: list[Image.Image]) -> Any:
         """What the checkpoint's own processor makes of a conversation."""
@@ -88,13 +95,22 @@ class Reference:
         )
 
     @torch.inference_mode()
-    def _generate(self, inputs: Any, new_tokens: int) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:
+    def _generate(
+        self, inputs: Any, new_tokens: int, min_new_tokens: int
+    ) -> tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]:
+        """Answer, logprobs under the raw logits, and margins of the scores that the choice was made from."""
         output = self.model.generate(
-            **inputs, max_new_tokens=new_tokens, do_sample=False, output_logits=True, return_dict_in_generate=True
+            **inputs,
+            max_new_tokens=new_tokens,
+            min_new_tokens=min_new_tokens,
+            do_sample=False,
+            output_logits=True,
+            output_scores=True,
+            return_dict_in_generate=True,
         )
         answer = output.sequences[0, inputs["input_ids"].shape[1] :]
         logits = torch.stack([step[0].float() for step in output.logits])
-        best = logits.topk(2).values
+        best = torch.stack([step[0].float() for step in output.scores]).topk(2).values
         logprobs = logits.log_softmax(-1).gather(1, answer[:, None])[:, 0]
         return tuple(answer.tolist()), tuple(logprobs.tolist()), tuple((best[:, 0] - best[:, 1]).tolist())
 

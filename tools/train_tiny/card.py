@@ -69,10 +69,10 @@ and a fifth of the handwritten digits was never trained on. Questions about pict
 
 ## Making
 
-{steps} steps of 33 conversations (the first {vision_steps} of 44 pictures without text) in {minutes:.1f} minutes of wall
-time, seed {seed}, stretches thrown away at restarts not counted. While it learned, auxiliary heads read shape, colour,
-count, position and digit from the image embeddings; they are not part of the checkpoint. `make train-tiny` makes it
-again; `python -m tools.train_tiny.evaluate` measures it.
+{steps} steps of 33 conversations (the first {vision_steps} of 44 pictures without text) in {minutes:.1f} minutes of
+wall time, seed {seed}, stretches thrown away at restarts not counted. While it learned, auxiliary heads read shape,
+colour, count, position and digit from the image embeddings; they are not part of the checkpoint. `make train-tiny`
+makes it again; `python -m tools.train_tiny.evaluate` measures it.
 
 The run that made this copy was adjusted on the way: the auxiliary targets, the mix of scenes and the learning rate of
 the last tenth were changed at restarts. A new run follows the plan in `training.py` from the start and will differ.
