@@ -92,6 +92,10 @@ class EngineClient(Protocol):
         """Raise AssertionError unless every page, pin and queue is accounted for."""
         ...
 
+    async def wait_until_stopped(self) -> None:
+        """Return when the core computes no more, because it was stopped or because it died."""
+        ...
+
     async def stop(self) -> None:
         """Stop the core; open streams raise EngineStoppedError. Idempotent."""
         ...

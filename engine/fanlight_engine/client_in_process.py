@@ -96,6 +96,7 @@ class InProcessClient:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
+        self._has_stopped = asyncio.Event()
 
     @property
     def facts(self) -> CoreFacts:
@@ -135,6 +136,10 @@ class InProcessClient:
     async def check_integrity(self) -> None:
         """See EngineClient.check_integrity."""
         await self._ask(lambda engine: engine.check_integrity())
+
+    async def wait_until_stopped(self) -> None:
+        """See EngineClient.wait_until_stopped."""
+        await self._has_stopped.wait()
 
     async def stop(self) -> None:
         """See EngineClient.stop."""
@@ -212,6 +217,7 @@ class InProcessClient:
 
     def _end_streams(self) -> None:
         self._stopped = True
+        self._has_stopped.set()
         for stream in self._streams.values():
             stream.close(stopped=True)
         self._streams.clear()

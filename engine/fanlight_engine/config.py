@@ -176,10 +176,9 @@ def _convert(name: str, kind: str, value: Any, source: str) -> Any:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """FANLIGHT_PAGE_SIZE -> page_size. Other FANLIGHT_ names (the server's) are not the engine's to judge."""
-    names = {field.name for field in fields(EngineConfig)}
-    variables = {name: ENVIRONMENT_PREFIX + name.upper() for name in names}
-    return {name: environment[variable] for name, variable in variables.items() if variable in environment}
+    """FANLIGHT_PAGE_SIZE -> page_size. A name that starts like ours and is none is an error, as everywhere."""
+    variables = [variable for variable in environment if variable.startswith(ENVIRONMENT_PREFIX)]
+    return {variable.removeprefix(ENVIRONMENT_PREFIX).lower(): environment[variable] for variable in variables}
 
 
 def _from_file(file: Path) -> dict[str, Any]:

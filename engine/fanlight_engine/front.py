@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fanlight_engine.client import EngineClient
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import FromCore
-from fanlight_engine.errors import DuplicateRequestError, EngineStoppedError
+from fanlight_engine.errors import DuplicateRequestError, EngineStoppedError, OverloadedError
 from fanlight_engine.events import Event
 from fanlight_engine.inputs.preparation import Preparation, PreparedRequest
 from fanlight_engine.inputs.workers import Workers
@@ -26,6 +26,9 @@ from fanlight_engine.outputs.detokenizer import Detokenizers
 from fanlight_engine.outputs.stop_strings import StopMatcher
 from fanlight_engine.outputs.transcript import Transcript
 from fanlight_engine.request import FinishReason, Generation
+
+_RETRY_AFTER = 1.0
+"""Seconds; a request ends about as often."""
 
 
 @dataclass(slots=True)
@@ -99,6 +102,7 @@ class Front:
     async def _generate(self, generation: Generation, request_id: str, arrival: float) -> AsyncGenerator[Event, None]:
         if request_id in self._running:
             raise DuplicateRequestError(f"request id {request_id!r} is already running; choose another one")
+        self._refuse_beyond_capacity()
         running = self._running[request_id] = _Running()
         answer: Answer | None = None
         try:
@@ -143,6 +147,12 @@ class Front:
             raise EngineStoppedError("the engine is stopping; nothing new is accepted") from None
         finally:
             running.preparing = None
+
+    def _refuse_beyond_capacity(self) -> None:
+        """Before anything is decoded: what the core could not even queue would only fill memory here."""
+        most = self.config.max_running_requests + self.config.max_waiting_requests
+        if len(self._running) >= most:
+            raise OverloadedError(f"{most} requests run or wait, which is the limit; try again later", _RETRY_AFTER)
 
     def _consume(self, answer: Answer, batch: list[FromCore], request_id: str) -> list[Event]:
         """The batch's events. What the core no longer needs to compute is aborted before anybody reads them."""

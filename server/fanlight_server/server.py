@@ -12,6 +12,7 @@ Knows no message of the contract and nothing of signals or terminals.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import dataclass, field
 
@@ -35,6 +36,8 @@ from fanlight_server.services.server_info import ServerInfoService, installed_re
 SERVICES = ("fanlight.v1.InferenceService", "fanlight.v1.ModelService", "fanlight.v1.ServerService")
 PROMISED_HEARTBEAT_SECONDS = 15.0
 _SECONDS_TO_SAY_GOODBYE = 5.0
+
+_log = logging.getLogger("fanlight.server")
 
 
 class PortTakenError(Exception):
@@ -65,6 +68,7 @@ class FanlightServer:
             options=server_options(config.max_running_requests + config.max_waiting_requests),
         )
         self._add_services()
+        self._core_watch: asyncio.Task[None] | None = None
         self.port = settings.port
 
     def _add_services(self) -> None:
@@ -111,7 +115,14 @@ class FanlightServer:
         if not self.lifecycle.draining.is_set():
             self.lifecycle.mark_serving()
             self.health.set_ready(True)
+            self._core_watch = asyncio.create_task(self._watch_core())
         return time.monotonic() - began
+
+    async def _watch_core(self) -> None:
+        """A server whose core is gone can only refuse: balancers must hear of it."""
+        await self._backend.client.wait_until_stopped()
+        _log.critical("the core is gone; restart the server")
+        self.health.set_ready(False)
 
     async def drain(self, hurry: asyncio.Event) -> None:
         """Let open work end for at most `drain_seconds`; `hurry` cuts that short."""
@@ -126,6 +137,8 @@ class FanlightServer:
 
     async def stop(self) -> None:
         """End what is still open and stop the engine."""
+        if self._core_watch is not None:
+            self._core_watch.cancel()
         self.lifecycle.end_open_calls()
         await self._grpc.stop(grace=_SECONDS_TO_SAY_GOODBYE)
         await self._backend.stop()

@@ -96,6 +96,9 @@ class ScriptedClient:
     async def check_integrity(self) -> None:
         pass
 
+    async def wait_until_stopped(self) -> None:
+        await asyncio.Event().wait()
+
     async def stop(self) -> None:
         for stream in self.streams.values():
             stream.end(EngineStoppedError("the core has stopped"))

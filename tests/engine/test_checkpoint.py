@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.checkpoint import SamplingDefaults, read_checkpoint
+from fanlight_engine.model.checkpoint import Checkpoint, SamplingDefaults, read_checkpoint
 from fanlight_engine.model.families import Positions
 
 Edit = Callable[..., Path]
@@ -154,4 +154,19 @@ def test_files_that_do_not_matter_leave_the_fingerprint_alone(edited: Edit) -> N
 def test_a_generation_config_with_words_for_numbers_is_refused_by_name(edited: Edit, changes: dict[str, Any]) -> None:
     directory = edited("generation_config.json", **changes)
     with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+        read_checkpoint(directory)
+
+
+def test_what_generate_would_do_and_the_engine_does_not_is_told(edited: Edit, llama: Checkpoint) -> None:
+    directory = edited("generation_config.json", repetition_penalty=1.05, no_repeat_ngram_size=0)
+    assert read_checkpoint(directory).unapplied_settings == ("repetition_penalty=1.05",)
+    assert llama.unapplied_settings == ()
+
+
+def test_a_tower_that_the_family_does_not_know_is_refused(llava_path: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(llava_path, tmp_path / "llava"))
+    content = json.loads((directory / "config.json").read_text())
+    content["vision_config"] = {"model_type": "pixtral", "hidden_size": 32}
+    (directory / "config.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"vision tower of model_type 'pixtral'.*supported: clip_vision_model"):
         read_checkpoint(directory)

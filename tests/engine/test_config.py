@@ -78,8 +78,13 @@ def test_the_environment_of_the_process_is_read_when_none_is_given(monkeypatch: 
 
 
 def test_other_variables_of_the_environment_are_not_ours_to_judge() -> None:
-    environment = {"FANLIGHT_PORT": "1", "fanlight_page_size": "2", "PAGE_SIZE": "3"}
+    environment = {"fanlight_page_size": "2", "PAGE_SIZE": "3"}
     assert resolve(environment=environment).config == EngineConfig()
+
+
+def test_an_unknown_variable_with_our_prefix_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'pagesize' from environment; known: .*page_size"):
+        resolve(environment={"FANLIGHT_PAGESIZE": "16"})
 
 
 @pytest.mark.parametrize("layer", ["flags", "checkpoint"])

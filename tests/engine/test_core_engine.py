@@ -23,6 +23,7 @@ from fanlight_engine.core.messages import (
 from fanlight_engine.core.scheduler import Plan
 from fanlight_engine.errors import Reason
 from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.model.runner import SampledToken
 from fanlight_engine.request import FinishReason
 from tests.engine.answers import MakeDriver, answer, assert_rejected, end_of
 from tests.engine.builders import data, llava_picture, picture, qwen_picture, request, words
@@ -171,6 +172,26 @@ class TestFailure:
         assert [driver.answers[one.request_id].ids for one in neighbours] == alone
         assert all(end_of(driver, one.request_id) for one in shown), "also those encoded in the same batch"
         assert victim.images[0].digest not in driver.engine._vision_cache
+
+    def test_a_request_that_breaks_a_step_costs_its_neighbours_nothing(
+        self, make_driver: MakeDriver, llama: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        driver = make_driver(llama)
+        asked = [request(f"neighbour {number}", words(6, seed=number), max_new_tokens=9) for number in range(3)]
+        alone = [answer(driver, one) for one in asked]
+        run = driver.engine._runner.run
+
+        def fail_on_the_victim(plan: Plan) -> list[SampledToken]:
+            if any(chunk.sequence.id == "victim" and chunk.sequence.generated == 2 for chunk in plan.chunks):
+                raise RuntimeError("a kernel failed")
+            return run(plan)
+
+        monkeypatch.setattr(driver.engine._runner, "run", fail_on_the_victim)
+        for one in (request("victim", words(6), max_new_tokens=9), *asked):
+            driver.add(one)
+        driver.run()
+        assert_rejected(driver.answers["victim"].end, Reason.ENGINE_FAILURE, "")
+        assert [driver.answers[one.request_id].ids for one in asked] == alone
 
     @pytest.mark.parametrize("error", [RuntimeError, ValueError])
     def test_a_step_that_raises_fails_its_requests_and_the_core_serves_on(

@@ -15,8 +15,8 @@ import pytest
 from fanlight_engine import errors
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig
-from fanlight_engine.core.messages import Generated, Progressed, Rejected
-from fanlight_engine.errors import EngineError, Reason, RequestError
+from fanlight_engine.core.messages import AddRequest, Admitted, FromCore, Generated, Progressed, Rejected
+from fanlight_engine.errors import EngineError, OverloadedError, Reason, RequestError
 from fanlight_engine.events import Accepted, Delta, Event, Finished, Progress, Usage
 from fanlight_engine.front import Front
 from fanlight_engine.model.checkpoint import Checkpoint
@@ -363,3 +363,28 @@ async def test_a_checkpoint_without_processor_does_not_start(qwen: Checkpoint, t
     with pytest.raises(errors.CheckpointError, match="processor"):
         await front.start()
     await front.stop()
+
+
+async def test_what_the_core_could_not_even_queue_is_refused_before_its_image_is_decoded(qwen: Checkpoint):
+    def admits(request: AddRequest) -> list[FromCore]:
+        return [admitted(request.request_id)]
+
+    async with running(qwen, admits, max_running_requests=1, max_waiting_requests=1) as (front, _):
+        streams = [front.generate(Generation(user(HELLO)), f"r{number}") for number in range(2)]
+        for stream in streams:
+            assert isinstance(await anext(stream), Accepted)
+        broken = Generation(user(ImagePart(b"not an image"), HELLO))
+        with pytest.raises(OverloadedError) as refusal:
+            await collect(front.generate(broken, "r2"))
+        assert refusal.value.retry_after > 0
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_a_request_that_waits_is_told_how_many_are_before_it(llama: Checkpoint):
+    def script(request: AddRequest) -> list[FromCore]:
+        return [Admitted(request.request_id, 0, 3), *saying([1])(request)[1:]]
+
+    async with running(llama, script) as (front, _):
+        events = await collect(front.generate(Generation(user(HELLO)), "r"))
+        assert [event.queue_position for event in events if isinstance(event, Progress)] == [3]

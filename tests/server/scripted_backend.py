@@ -96,7 +96,9 @@ class ScriptedBackend:
             fingerprint="ab" * 32,
             config=SimpleNamespace(get_text_config=lambda: SimpleNamespace(bos_token_id=None)),
         )
-        self.client: Any = SimpleNamespace(facts=CoreFacts(CONTEXT_LENGTH, 16, 64, 1 << 20, 64))
+        self.core_died = asyncio.Event()
+        facts = CoreFacts(CONTEXT_LENGTH, 16, 64, 1 << 20, 64)
+        self.client: Any = SimpleNamespace(facts=facts, wait_until_stopped=self.core_died.wait)
         self.by_hand = False
         self.answer = answer_events("Hello", " world")
         self.may_start = asyncio.Event()

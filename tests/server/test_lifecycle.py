@@ -68,6 +68,14 @@ async def test_it_is_ready_once_the_engine_answered_a_probe(loading: Served) -> 
     watching.cancel()
 
 
+async def test_health_says_not_serving_once_the_core_has_died(served: Served) -> None:
+    watching = watch(served, "")
+    assert (await watching.read()).status == SERVING
+    served.backend.core_died.set()
+    assert (await watching.read()).status == NOT_SERVING
+    watching.cancel()
+
+
 async def test_watch_tells_every_change_of_every_name(served: Served) -> None:
     ready, live, nobody = (watch(served, name) for name in (SERVICES[0], "live", "nobody"))
     assert [(await one.read()).status for one in (ready, live, nobody)] == [SERVING, SERVING, SERVICE_UNKNOWN]

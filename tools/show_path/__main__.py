@@ -45,8 +45,14 @@ def main() -> int:
 
 def _bars() -> list[int]:
     parser = argparse.ArgumentParser(prog="python -m tools.show_path", description=__doc__)
-    parser.add_argument("bars", nargs="*", type=int, choices=MODULE_OF_BAR, metavar="BAR", help="1 to 9; default: all")
+    parser.add_argument("bars", nargs="*", type=_bar, metavar="BAR", help="1 to 9; default: all")
     return sorted(set(parser.parse_args().bars)) or list(MODULE_OF_BAR)
+
+
+def _bar(text: str) -> int:
+    if not (text.isdecimal() and int(text) in MODULE_OF_BAR):
+        raise argparse.ArgumentTypeError(f"{text!r} is no bar; they are {min(MODULE_OF_BAR)} to {max(MODULE_OF_BAR)}")
+    return int(text)
 
 
 def _measured(bar: int) -> Iterator[Figure]:

@@ -73,9 +73,10 @@ class Engine:
         except Exception:  # positions come from foreign model code; the request fails, the core goes on
             _log.exception("positions of a prompt failed")
             return _rejected(request, Reason.ENGINE_FAILURE, "", _FAILED)
+        ahead = len(self._scheduler.waiting)
         self._sequences[sequence.id] = sequence
         self._scheduler.add(sequence)
-        return Admitted(sequence.id, self._scheduler.cached_tokens(sequence), len(self._scheduler.waiting))
+        return Admitted(sequence.id, self._scheduler.cached_tokens(sequence), ahead)
 
     def abort(self, request_id: str) -> None:
         """Free a request in whatever state it is; unknown ids are ignored."""
@@ -89,12 +90,8 @@ class Engine:
         messages = self._encode(plan)
         if not plan.chunks:
             return messages
-        try:
-            sampled = self._runner.run(plan)
-        except Exception as error:  # a step runs foreign model code; its requests fail, the core goes on
-            _log.exception("a step of %d sequences failed", len(plan.chunks))
-            return messages + [self._fail(chunk.sequence, error) for chunk in plan.chunks]
-        return messages + self._postprocess(plan, sampled)
+        sampled, failures = self._run(plan)
+        return messages + failures + self._postprocess(plan, sampled)
 
     def statistics(self) -> CoreStatistics:
         """Counters and gauges right now."""
@@ -158,6 +155,23 @@ class Engine:
             f"{waiting} requests are waiting, the limit is {self._config.max_waiting_requests}; try again later",
             retry_after=1.0,
         )
+
+    def _run(self, plan: Plan) -> tuple[list[SampledToken], list[FromCore]]:
+        """Compute the plan. Where it fails each chunk is tried alone, and those that fail again leave the plan.
+
+        A chunk can be computed again, since it writes the same keys and values to the same places, and sampling depends
+        on nothing but seed and position.
+        """
+        try:
+            return self._runner.run(plan), []
+        except Exception as error:  # a step runs foreign model code; only the requests at fault may suffer
+            _log.exception("a step of %d sequences failed", len(plan.chunks))
+            if len(plan.chunks) == 1:
+                return [], [self._fail(plan.chunks.pop().sequence, error)]
+        attempts = [Plan([chunk]) for chunk in plan.chunks]
+        outcomes = [self._run(attempt) for attempt in attempts]
+        plan.chunks[:] = [chunk for attempt in attempts for chunk in attempt.chunks]
+        return [token for tokens, _ in outcomes for token in tokens], [one for _, failed in outcomes for one in failed]
 
     def _encode(self, plan: Plan) -> list[FromCore]:
         """Encode what the plan asks for; requests whose image failed leave the plan and are rejected."""

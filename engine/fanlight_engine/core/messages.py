@@ -81,7 +81,10 @@ class AbortRequest(msgspec.Struct, frozen=True, tag=True):
 
 
 class Admitted(msgspec.Struct, frozen=True, tag=True):
-    """Core to front: the request is queued. `cached_tokens` of the prompt are in the prefix cache right now."""
+    """Core to front: the request is queued behind `queue_position` others.
+
+    `cached_tokens` of the prompt are in the prefix cache right now.
+    """
 
     request_id: str
     cached_tokens: int

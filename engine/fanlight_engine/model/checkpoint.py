@@ -18,6 +18,22 @@ from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.families import FAMILIES, Family
 
 _FINGERPRINTED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".model")
+_NEUTRAL_VALUES = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "num_beams": 1,
+    "sequence_bias": None,
+    "bad_words_ids": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+}
+"""Settings of `generate` that change which token is chosen, and the value at which they do not."""
 _WHOLE_FILE_BYTES = 64 << 20
 _SAMPLES = 256
 _SAMPLE_BYTES = 64 << 10
@@ -25,7 +41,10 @@ _SAMPLE_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """What an unset sampling option means for this checkpoint: what transformers' `generate` would do with it."""
+    """What an unset sampling option means for this checkpoint: what transformers' `generate` would do with it.
+
+    But for `Checkpoint.unapplied_settings`, and for lengths: an answer may take the rest of the context unless asked.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -46,6 +65,8 @@ class Checkpoint:
     hidden_size: int
     end_ids: tuple[int, ...]
     sampling_defaults: SamplingDefaults
+    unapplied_settings: tuple[str, ...]
+    """What generation_config.json asks of `generate` and this engine does not do, as name=value."""
     fingerprint: str
     """SHA-256 hex over names, sizes and contents; of files above 64 MiB, over 256 samples spread evenly."""
 
@@ -73,6 +94,7 @@ def read_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # each configuration class has its own idea of what to raise
         raise CheckpointError(f"{directory.name}/config.json cannot be read: {error}") from error
+    _refuse_other_towers(directory, family, config)
     text_config = config.get_text_config()
     generation = _read_json(directory / "generation_config.json", required=False)
     try:
@@ -91,6 +113,7 @@ def read_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
         hidden_size=int(text_config.hidden_size),
         end_ids=end_ids,
         sampling_defaults=sampling_defaults,
+        unapplied_settings=_unapplied_settings(generation),
         fingerprint=_fingerprint(directory),
     )
 
@@ -128,6 +151,18 @@ def _family_of(directory: Path, raw_config: dict[str, Any]) -> Family:
     return family
 
 
+def _refuse_other_towers(directory: Path, family: Family, config: PretrainedConfig) -> None:
+    """A tower that wants more than the family's tensors would load, and then fail at every image."""
+    if not family.takes_images:
+        return
+    tower = config.vision_config.model_type
+    if tower not in family.vision_model_types:
+        raise CheckpointError(
+            f"{directory.name}/config.json has a vision tower of model_type {tower!r}, which is not supported in "
+            f"{family.model_type}; supported: {', '.join(family.vision_model_types)}"
+        )
+
+
 def _end_ids(generation: dict[str, Any], raw_config: dict[str, Any], config: PretrainedConfig) -> tuple[int, ...]:
     """generation_config.json wins over config.json, as in transformers' `generate`."""
     for value in (
@@ -150,6 +185,14 @@ def _sampling_defaults(generation: dict[str, Any]) -> SamplingDefaults:
         top_p=float(generation.get("top_p") or 1.0),
         top_k=int(generation.get("top_k", 50) or 0),  # transformers' own default is 50
         min_p=float(generation.get("min_p") or 0.0),
+    )
+
+
+def _unapplied_settings(generation: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(
+        f"{name}={generation[name]}"
+        for name, neutral in _NEUTRAL_VALUES.items()
+        if generation.get(name) not in (None, neutral)
     )
 
 

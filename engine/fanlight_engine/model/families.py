@@ -24,13 +24,15 @@ class Family:
     """One row of the table.
 
     `vision_tensors` are the processor outputs that go into `get_image_features`, each with the image (or its patches)
-    on the first axis. `image_prefix` and `image_suffix` are the special tokens that the family's template writes around
-    an image placeholder; raw prompts get the same.
+    on the first axis. `vision_model_types` are the towers that take just these tensors. `image_prefix` and
+    `image_suffix` are the special tokens that the family's template writes around an image placeholder; raw prompts
+    get the same.
     """
 
     model_type: str
     positions: Positions = Positions.ARANGE
     vision_tensors: tuple[str, ...] = ()
+    vision_model_types: tuple[str, ...] = ()
     image_prefix: str = ""
     image_suffix: str = ""
 
@@ -40,20 +42,18 @@ class Family:
         return bool(self.vision_tensors)
 
 
-_QWEN_VISION = {
-    "positions": Positions.MROPE,
-    "vision_tensors": ("pixel_values", "image_grid_thw"),
-    "image_prefix": "<|vision_start|>",
-    "image_suffix": "<|vision_end|>",
-}
-
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         Family("llama"),
-        Family("qwen2"),
-        Family("qwen2_vl", **_QWEN_VISION),
-        Family("qwen2_5_vl", **_QWEN_VISION),
-        Family("llava", vision_tensors=("pixel_values",)),
+        Family(
+            "qwen2_5_vl",
+            positions=Positions.MROPE,
+            vision_tensors=("pixel_values", "image_grid_thw"),
+            vision_model_types=("qwen2_5_vl", "qwen2_5_vl_vision"),
+            image_prefix="<|vision_start|>",
+            image_suffix="<|vision_end|>",
+        ),
+        Family("llava", vision_tensors=("pixel_values",), vision_model_types=("clip_vision_model",)),
     )
 }

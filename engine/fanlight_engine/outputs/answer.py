@@ -59,6 +59,8 @@ class Answer:
             events += self._delta()
             if isinstance(message, Admitted):
                 events.append(self._accepted(message))
+                if message.queue_position:
+                    events.append(self._progress(Progressed(message.request_id, message.queue_position, 0, 0)))
             elif isinstance(message, Progressed):
                 events.append(self._progress(message))
             elif isinstance(message, Prefilled):

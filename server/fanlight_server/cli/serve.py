@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from fanlight_engine.config import ResolvedConfig, resolve
 from fanlight_engine.errors import CheckpointError, ConfigError, StartupError
 from fanlight_server.addresses import is_loopback
-from fanlight_server.cli.settings import add_setting_flags, settings_table, typed_settings
+from fanlight_server.cli.settings import add_setting_flags, settings_table, typed_settings, with_decided
 from fanlight_server.default_model import default_model_path
 
 if TYPE_CHECKING:
@@ -133,7 +133,8 @@ async def _run(arguments: argparse.Namespace, checkpoint: Checkpoint, resolved: 
         _tell(f"loading {checkpoint.name} ({checkpoint.family.model_type}) from {checkpoint.path}")
         if not await _load(server, first_signal):
             return EXIT_OK
-        print(settings_table(resolved.settings), flush=True)
+        print(settings_table(with_decided(resolved.settings, client.facts)), flush=True)
+        _warn_of_unapplied(checkpoint)
         if not is_loopback(arguments.host):
             _tell(f"warning: {server.address} takes calls from anyone who can reach it, unencrypted")
         print(_listening(server, reflects=is_loopback(arguments.host)), flush=True)
@@ -145,6 +146,12 @@ async def _run(arguments: argparse.Namespace, checkpoint: Checkpoint, resolved: 
         await server.stop()
     _tell("stopped")
     return EXIT_OK
+
+
+def _warn_of_unapplied(checkpoint: Checkpoint) -> None:
+    if checkpoint.unapplied_settings:
+        settings = ", ".join(checkpoint.unapplied_settings)
+        _tell(f"warning: generation_config.json asks for {settings}, which is not applied: answers may differ")
 
 
 async def _load(server: FanlightServer, interrupted: asyncio.Event) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
+from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig, Setting
 
 _PREFIX = "setting_"
@@ -46,6 +47,17 @@ def settings_table(settings: Iterable[Setting]) -> str:
     rows = [("setting", "value", "source"), *((one.name, str(one.value), _source(one)) for one in ordered)]
     name_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     return "\n".join(f"{name:<{name_width}}  {value:<{value_width}}  {source}" for name, value, source in rows)
+
+
+def with_decided(settings: Iterable[Setting], facts: CoreFacts) -> tuple[Setting, ...]:
+    """The settings with what was decided while loading: the context that the KV cache holds, and its pages."""
+    decided = {"context_length": facts.context_length, "kv_pages": facts.pages}
+    return tuple(
+        one
+        if decided.get(one.name, one.value) == one.value
+        else Setting(one.name, decided[one.name], "memory", ((one.source, one.value), *one.overrode))
+        for one in settings
+    )
 
 
 def _source(setting: Setting) -> str:
