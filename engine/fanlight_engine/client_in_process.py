@@ -163,7 +163,7 @@ class InProcessClient:
             while self._obey(engine):
                 if engine.has_work:
                     self._tell(engine.step())
-        except Exception:
+        except Exception:  # a fault of ours; every waiting request must hear of it, and health with them
             _log.exception("the core died")
         finally:
             self._on_loop(self._end_streams)
@@ -235,7 +235,7 @@ class InProcessClient:
         def run(engine: Engine) -> None:
             try:
                 result = question(engine)
-            except Exception as error:
+            except Exception as error:  # the asker gets it; the core goes on
                 self._on_loop(_settle, answer, None, error)
             else:
                 self._on_loop(_settle, answer, result, None)

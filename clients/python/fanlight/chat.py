@@ -52,7 +52,7 @@ class ChatBase:
         return self._state.ended
 
     def _post(self, request: chat_pb2.ChatRequest | None) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # the sync and the async face each have their own queue
 
     def _open_turn(
         self, prompt: str | Sequence[Message], images: Images, parent: TurnView | str | None, options: Options

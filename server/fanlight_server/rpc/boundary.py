@@ -77,7 +77,7 @@ class Boundary(grpc.aio.ServerInterceptor):
             if not self._lifecycle.closing:
                 raise
             await _refuse(context, call, draining_error().refusal)
-        except Exception as error:
+        except Exception as error:  # whatever it is, a client sees only what the error table says
             await _refuse(context, call, explain(error, call.request_id))
         finally:
             log_call(call)

@@ -158,7 +158,7 @@ class Chat:
             await self._generate(turn, request_id)
         except StreamLostError:
             raise
-        except Exception as error:
+        except Exception as error:  # the one error table judges it; the chat outlives its turn
             self._session.fail(turn)
             refusal = explain(error, request_id, partial(self._session.name_field, turn))
             await self._send_turn_error(turn.id, refusal)
