@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from fanlight.v1 import errors_pb2 as fanlight_dot_v1_dot_errors__pb2
+from fanlight.v1 import media_pb2 as fanlight_dot_v1_dot_media__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x61nlight/v1/events.proto\x12\x0b\x66\x61nlight.v1\x1a\x18\x66\x61nlight/v1/errors.proto\x1a\x1egoogle/protobuf/duration.proto\"p\n\x08\x41\x63\x63\x65pted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x14\n\x0cimage_tokens\x18\x03 \x01(\r\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x04\"\x8c\x02\n\x08Progress\x12\x1b\n\x0equeue_position\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0eimages_encoded\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x19\n\x0cimages_total\x18\x03 \x01(\rH\x02\x88\x01\x01\x12 \n\x13prefill_tokens_done\x18\x04 \x01(\rH\x03\x88\x01\x01\x12!\n\x14prefill_tokens_total\x18\x05 \x01(\rH\x04\x88\x01\x01\x42\x11\n\x0f_queue_positionB\x11\n\x0f_images_encodedB\x0f\n\r_images_totalB\x16\n\x14_prefill_tokens_doneB\x17\n\x15_prefill_tokens_total\"H\n\x05\x44\x65lta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\"\n\x06tokens\x18\x03 \x03(\x0b\x32\x12.fanlight.v1.Token\"5\n\x05Token\x12\n\n\x02id\x18\x01 \x01(\r\x12\x14\n\x07logprob\x18\x02 \x01(\x02H\x00\x88\x01\x01\x42\n\n\x08_logprob\"\xb2\x01\n\x08\x46inished\x12\r\n\x05index\x18\x01 \x01(\r\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.fanlight.v1.FinishReason\x12\x1a\n\rstop_sequence\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x14.fanlight.v1.FailureB\x10\n\x0e_stop_sequence\"\xb9\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x14\n\x0cimage_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x0e\n\x06images\x18\x05 \x01(\r\x12\x1a\n\x12\x65ncoder_cache_hits\x18\x06 \x01(\r\x12%\n\x07timings\x18\x07 \x01(\x0b\x32\x14.fanlight.v1.Timings\"\xf4\x02\n\x07Timings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0c\x64\x65\x63ode_media\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\npreprocess\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x65ncode\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07prefill\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x66irst_token\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0binter_token\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration*\xf5\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x1f\n\x1b\x46INISH_REASON_STOP_SEQUENCE\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x12\x1e\n\x1a\x46INISH_REASON_CONTEXT_FULL\x10\x04\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x05\x12\x1d\n\x19\x46INISH_REASON_INTERRUPTED\x10\x06\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x07\x42\x39\n\x0f\x63om.fanlight.v1P\x01Z\x16\x66\x61nlight/v1;fanlightv1\xaa\x02\x0b\x46\x61nlight.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x61nlight/v1/events.proto\x12\x0b\x66\x61nlight.v1\x1a\x18\x66\x61nlight/v1/errors.proto\x1a\x17\x66\x61nlight/v1/media.proto\x1a\x1egoogle/protobuf/duration.proto\"p\n\x08\x41\x63\x63\x65pted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x14\n\x0cimage_tokens\x18\x03 \x01(\r\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x04\"\x8c\x02\n\x08Progress\x12\x1b\n\x0equeue_position\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0eimages_encoded\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x19\n\x0cimages_total\x18\x03 \x01(\rH\x02\x88\x01\x01\x12 \n\x13prefill_tokens_done\x18\x04 \x01(\rH\x03\x88\x01\x01\x12!\n\x14prefill_tokens_total\x18\x05 \x01(\rH\x04\x88\x01\x01\x42\x11\n\x0f_queue_positionB\x11\n\x0f_images_encodedB\x0f\n\r_images_totalB\x16\n\x14_prefill_tokens_doneB\x17\n\x15_prefill_tokens_total\"H\n\x05\x44\x65lta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\"\n\x06tokens\x18\x03 \x03(\x0b\x32\x12.fanlight.v1.Token\"5\n\x05Token\x12\n\n\x02id\x18\x01 \x01(\r\x12\x14\n\x07logprob\x18\x02 \x01(\x02H\x00\x88\x01\x01\x42\n\n\x08_logprob\"\xb2\x01\n\x08\x46inished\x12\r\n\x05index\x18\x01 \x01(\r\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.fanlight.v1.FinishReason\x12\x1a\n\rstop_sequence\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x14.fanlight.v1.FailureB\x10\n\x0e_stop_sequence\"\xe1\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x14\n\x0cimage_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x0e\n\x06images\x18\x05 \x01(\r\x12\x1a\n\x12\x65ncoder_cache_hits\x18\x06 \x01(\r\x12%\n\x07timings\x18\x07 \x01(\x0b\x32\x14.fanlight.v1.Timings\x12&\n\x05media\x18\x08 \x03(\x0b\x32\x17.fanlight.v1.MediaUsage\"\x83\x01\n\nMediaUsage\x12\'\n\x08modality\x18\x01 \x01(\x0e\x32\x15.fanlight.v1.Modality\x12\x0e\n\x06tokens\x18\x02 \x01(\r\x12\x12\n\nembeddings\x18\x03 \x01(\r\x12(\n\x07\x65ncoder\x18\x04 \x01(\x0e\x32\x17.fanlight.v1.EncoderUse\"\xf4\x02\n\x07Timings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0c\x64\x65\x63ode_media\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\npreprocess\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x65ncode\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07prefill\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x66irst_token\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0binter_token\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration*\xf5\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x1f\n\x1b\x46INISH_REASON_STOP_SEQUENCE\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x12\x1e\n\x1a\x46INISH_REASON_CONTEXT_FULL\x10\x04\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x05\x12\x1d\n\x19\x46INISH_REASON_INTERRUPTED\x10\x06\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x07*t\n\nEncoderUse\x12\x1b\n\x17\x45NCODER_USE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45NCODER_USE_ENCODED\x10\x01\x12\x16\n\x12\x45NCODER_USE_CACHED\x10\x02\x12\x18\n\x14\x45NCODER_USE_PROVIDED\x10\x03\x42\x39\n\x0f\x63om.fanlight.v1P\x01Z\x16\x66\x61nlight/v1;fanlightv1\xaa\x02\x0b\x46\x61nlight.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,20 +35,24 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fanlight.v1.events_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017com.fanlight.v1P\001Z\026fanlight/v1;fanlightv1\252\002\013Fanlight.V1'
-  _globals['_FINISHREASON']._serialized_start=1358
-  _globals['_FINISHREASON']._serialized_end=1603
-  _globals['_ACCEPTED']._serialized_start=99
-  _globals['_ACCEPTED']._serialized_end=211
-  _globals['_PROGRESS']._serialized_start=214
-  _globals['_PROGRESS']._serialized_end=482
-  _globals['_DELTA']._serialized_start=484
-  _globals['_DELTA']._serialized_end=556
-  _globals['_TOKEN']._serialized_start=558
-  _globals['_TOKEN']._serialized_end=611
-  _globals['_FINISHED']._serialized_start=614
-  _globals['_FINISHED']._serialized_end=792
-  _globals['_USAGE']._serialized_start=795
-  _globals['_USAGE']._serialized_end=980
-  _globals['_TIMINGS']._serialized_start=983
-  _globals['_TIMINGS']._serialized_end=1355
+  _globals['_FINISHREASON']._serialized_start=1557
+  _globals['_FINISHREASON']._serialized_end=1802
+  _globals['_ENCODERUSE']._serialized_start=1804
+  _globals['_ENCODERUSE']._serialized_end=1920
+  _globals['_ACCEPTED']._serialized_start=124
+  _globals['_ACCEPTED']._serialized_end=236
+  _globals['_PROGRESS']._serialized_start=239
+  _globals['_PROGRESS']._serialized_end=507
+  _globals['_DELTA']._serialized_start=509
+  _globals['_DELTA']._serialized_end=581
+  _globals['_TOKEN']._serialized_start=583
+  _globals['_TOKEN']._serialized_end=636
+  _globals['_FINISHED']._serialized_start=639
+  _globals['_FINISHED']._serialized_end=817
+  _globals['_USAGE']._serialized_start=820
+  _globals['_USAGE']._serialized_end=1045
+  _globals['_MEDIAUSAGE']._serialized_start=1048
+  _globals['_MEDIAUSAGE']._serialized_end=1179
+  _globals['_TIMINGS']._serialized_start=1182
+  _globals['_TIMINGS']._serialized_end=1554
 # @@protoc_insertion_point(module_scope)

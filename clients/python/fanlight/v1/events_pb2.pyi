@@ -1,4 +1,5 @@
 from fanlight.v1 import errors_pb2 as _errors_pb2
+from fanlight.v1 import media_pb2 as _media_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -18,6 +19,13 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_CANCELLED: _ClassVar[FinishReason]
     FINISH_REASON_INTERRUPTED: _ClassVar[FinishReason]
     FINISH_REASON_ERROR: _ClassVar[FinishReason]
+
+class EncoderUse(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENCODER_USE_UNSPECIFIED: _ClassVar[EncoderUse]
+    ENCODER_USE_ENCODED: _ClassVar[EncoderUse]
+    ENCODER_USE_CACHED: _ClassVar[EncoderUse]
+    ENCODER_USE_PROVIDED: _ClassVar[EncoderUse]
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_STOP_SEQUENCE: FinishReason
@@ -26,6 +34,10 @@ FINISH_REASON_CONTEXT_FULL: FinishReason
 FINISH_REASON_CANCELLED: FinishReason
 FINISH_REASON_INTERRUPTED: FinishReason
 FINISH_REASON_ERROR: FinishReason
+ENCODER_USE_UNSPECIFIED: EncoderUse
+ENCODER_USE_ENCODED: EncoderUse
+ENCODER_USE_CACHED: EncoderUse
+ENCODER_USE_PROVIDED: EncoderUse
 
 class Accepted(_message.Message):
     __slots__ = ("request_id", "prompt_tokens", "image_tokens", "cached_tokens", "seed")
@@ -88,7 +100,7 @@ class Finished(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[_Union[FinishReason, str]] = ..., stop_sequence: _Optional[str] = ..., completion_tokens: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Failure, _Mapping]] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "image_tokens", "cached_tokens", "completion_tokens", "images", "encoder_cache_hits", "timings")
+    __slots__ = ("prompt_tokens", "image_tokens", "cached_tokens", "completion_tokens", "images", "encoder_cache_hits", "timings", "media")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     IMAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +108,7 @@ class Usage(_message.Message):
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     ENCODER_CACHE_HITS_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     image_tokens: int
     cached_tokens: int
@@ -103,7 +116,20 @@ class Usage(_message.Message):
     images: int
     encoder_cache_hits: int
     timings: Timings
-    def __init__(self, prompt_tokens: _Optional[int] = ..., image_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., images: _Optional[int] = ..., encoder_cache_hits: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    media: _containers.RepeatedCompositeFieldContainer[MediaUsage]
+    def __init__(self, prompt_tokens: _Optional[int] = ..., image_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., images: _Optional[int] = ..., encoder_cache_hits: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., media: _Optional[_Iterable[_Union[MediaUsage, _Mapping]]] = ...) -> None: ...
+
+class MediaUsage(_message.Message):
+    __slots__ = ("modality", "tokens", "embeddings", "encoder")
+    MODALITY_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
+    ENCODER_FIELD_NUMBER: _ClassVar[int]
+    modality: _media_pb2.Modality
+    tokens: int
+    embeddings: int
+    encoder: EncoderUse
+    def __init__(self, modality: _Optional[_Union[_media_pb2.Modality, str]] = ..., tokens: _Optional[int] = ..., embeddings: _Optional[int] = ..., encoder: _Optional[_Union[EncoderUse, str]] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue", "decode_media", "preprocess", "encode", "prefill", "first_token", "inter_token", "total")

@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from fanlight.v1 import media_pb2 as fanlight_dot_v1_dot_media__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66\x61nlight/v1/generation.proto\x12\x0b\x66\x61nlight.v1\"\xea\x01\n\nGeneration\x12\x12\n\x05model\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x31\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x19.fanlight.v1.ConversationH\x00\x12%\n\x03raw\x18\x03 \x01(\x0b\x32\x16.fanlight.v1.RawPromptH\x00\x12+\n\x06tokens\x18\x04 \x01(\x0b\x32\x19.fanlight.v1.TokensPromptH\x00\x12-\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x1d.fanlight.v1.GenerationConfigB\x08\n\x06promptB\x08\n\x06_model\"6\n\x0c\x43onversation\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.fanlight.v1.Message\"L\n\x07Message\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.fanlight.v1.Role\x12 \n\x05parts\x18\x02 \x03(\x0b\x32\x11.fanlight.v1.Part\"h\n\x04Part\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12#\n\x05image\x18\x02 \x01(\x0b\x32\x12.fanlight.v1.ImageH\x00\x12#\n\x05\x61udio\x18\x03 \x01(\x0b\x32\x12.fanlight.v1.AudioH\x00\x42\x06\n\x04kind\"!\n\x05Image\x12\x0e\n\x04\x64\x61ta\x18\x01 \x01(\x0cH\x00\x42\x08\n\x06source\"!\n\x05\x41udio\x12\x0e\n\x04\x64\x61ta\x18\x01 \x01(\x0cH\x00\x42\x08\n\x06source\"i\n\tRawPrompt\x12 \n\x05parts\x18\x01 \x03(\x0b\x32\x11.fanlight.v1.Part\x12!\n\x14parse_special_tokens\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x17\n\x15_parse_special_tokens\"?\n\x0cTokensPrompt\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12\"\n\x06images\x18\x02 \x03(\x0b\x32\x12.fanlight.v1.Image\"g\n\x10GenerationConfig\x12\'\n\x08sampling\x18\x01 \x01(\x0b\x32\x15.fanlight.v1.Sampling\x12*\n\x06output\x18\x02 \x01(\x0b\x32\x1a.fanlight.v1.OutputOptions\"\x84\x03\n\x08Sampling\x12\x1b\n\x0emax_new_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0emin_new_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x12\n\x05top_k\x18\x05 \x01(\x05H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x11\n\x04seed\x18\x07 \x01(\x04H\x06\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x16\n\x0estop_token_ids\x18\t \x03(\r\x12\x17\n\nignore_eos\x18\n \x01(\x08H\x07\x88\x01\x01\x12\x19\n\x0cinclude_stop\x18\x0b \x01(\x08H\x08\x88\x01\x01\x42\x11\n\x0f_max_new_tokensB\x11\n\x0f_min_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_ignore_eosB\x0f\n\r_include_stop\"u\n\rOutputOptions\x12\x11\n\x04text\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x16\n\ttoken_ids\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12\x15\n\x08logprobs\x18\x03 \x01(\x08H\x02\x88\x01\x01\x42\x07\n\x05_textB\x0c\n\n_token_idsB\x0b\n\t_logprobs*P\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x42\x39\n\x0f\x63om.fanlight.v1P\x01Z\x16\x66\x61nlight/v1;fanlightv1\xaa\x02\x0b\x46\x61nlight.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66\x61nlight/v1/generation.proto\x12\x0b\x66\x61nlight.v1\x1a\x17\x66\x61nlight/v1/media.proto\"\xea\x01\n\nGeneration\x12\x12\n\x05model\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x31\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32\x19.fanlight.v1.ConversationH\x00\x12%\n\x03raw\x18\x03 \x01(\x0b\x32\x16.fanlight.v1.RawPromptH\x00\x12+\n\x06tokens\x18\x04 \x01(\x0b\x32\x19.fanlight.v1.TokensPromptH\x00\x12-\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x1d.fanlight.v1.GenerationConfigB\x08\n\x06promptB\x08\n\x06_model\"6\n\x0c\x43onversation\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.fanlight.v1.Message\"L\n\x07Message\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.fanlight.v1.Role\x12 \n\x05parts\x18\x02 \x03(\x0b\x32\x11.fanlight.v1.Part\"\x8d\x01\n\x04Part\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12#\n\x05image\x18\x02 \x01(\x0b\x32\x12.fanlight.v1.ImageH\x00\x12#\n\x05\x61udio\x18\x03 \x01(\x0b\x32\x12.fanlight.v1.AudioH\x00\x12#\n\x05video\x18\x04 \x01(\x0b\x32\x12.fanlight.v1.VideoH\x00\x42\x06\n\x04kind\"i\n\tRawPrompt\x12 \n\x05parts\x18\x01 \x03(\x0b\x32\x11.fanlight.v1.Part\x12!\n\x14parse_special_tokens\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x17\n\x15_parse_special_tokens\"c\n\x0cTokensPrompt\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12\"\n\x06images\x18\x02 \x03(\x0b\x32\x12.fanlight.v1.Image\x12\"\n\x06videos\x18\x03 \x03(\x0b\x32\x12.fanlight.v1.Video\"g\n\x10GenerationConfig\x12\'\n\x08sampling\x18\x01 \x01(\x0b\x32\x15.fanlight.v1.Sampling\x12*\n\x06output\x18\x02 \x01(\x0b\x32\x1a.fanlight.v1.OutputOptions\"\x84\x03\n\x08Sampling\x12\x1b\n\x0emax_new_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0emin_new_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x12\n\x05top_k\x18\x05 \x01(\x05H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x11\n\x04seed\x18\x07 \x01(\x04H\x06\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x16\n\x0estop_token_ids\x18\t \x03(\r\x12\x17\n\nignore_eos\x18\n \x01(\x08H\x07\x88\x01\x01\x12\x19\n\x0cinclude_stop\x18\x0b \x01(\x08H\x08\x88\x01\x01\x42\x11\n\x0f_max_new_tokensB\x11\n\x0f_min_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_ignore_eosB\x0f\n\r_include_stop\"u\n\rOutputOptions\x12\x11\n\x04text\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x16\n\ttoken_ids\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12\x15\n\x08logprobs\x18\x03 \x01(\x08H\x02\x88\x01\x01\x42\x07\n\x05_textB\x0c\n\n_token_idsB\x0b\n\t_logprobs*P\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x42\x39\n\x0f\x63om.fanlight.v1P\x01Z\x16\x66\x61nlight/v1;fanlightv1\xaa\x02\x0b\x46\x61nlight.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,28 +33,24 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fanlight.v1.generation_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017com.fanlight.v1P\001Z\026fanlight/v1;fanlightv1\252\002\013Fanlight.V1'
-  _globals['_ROLE']._serialized_start=1379
-  _globals['_ROLE']._serialized_end=1459
-  _globals['_GENERATION']._serialized_start=46
-  _globals['_GENERATION']._serialized_end=280
-  _globals['_CONVERSATION']._serialized_start=282
-  _globals['_CONVERSATION']._serialized_end=336
-  _globals['_MESSAGE']._serialized_start=338
-  _globals['_MESSAGE']._serialized_end=414
-  _globals['_PART']._serialized_start=416
-  _globals['_PART']._serialized_end=520
-  _globals['_IMAGE']._serialized_start=522
-  _globals['_IMAGE']._serialized_end=555
-  _globals['_AUDIO']._serialized_start=557
-  _globals['_AUDIO']._serialized_end=590
-  _globals['_RAWPROMPT']._serialized_start=592
-  _globals['_RAWPROMPT']._serialized_end=697
-  _globals['_TOKENSPROMPT']._serialized_start=699
-  _globals['_TOKENSPROMPT']._serialized_end=762
-  _globals['_GENERATIONCONFIG']._serialized_start=764
-  _globals['_GENERATIONCONFIG']._serialized_end=867
-  _globals['_SAMPLING']._serialized_start=870
-  _globals['_SAMPLING']._serialized_end=1258
-  _globals['_OUTPUTOPTIONS']._serialized_start=1260
-  _globals['_OUTPUTOPTIONS']._serialized_end=1377
+  _globals['_ROLE']._serialized_start=1408
+  _globals['_ROLE']._serialized_end=1488
+  _globals['_GENERATION']._serialized_start=71
+  _globals['_GENERATION']._serialized_end=305
+  _globals['_CONVERSATION']._serialized_start=307
+  _globals['_CONVERSATION']._serialized_end=361
+  _globals['_MESSAGE']._serialized_start=363
+  _globals['_MESSAGE']._serialized_end=439
+  _globals['_PART']._serialized_start=442
+  _globals['_PART']._serialized_end=583
+  _globals['_RAWPROMPT']._serialized_start=585
+  _globals['_RAWPROMPT']._serialized_end=690
+  _globals['_TOKENSPROMPT']._serialized_start=692
+  _globals['_TOKENSPROMPT']._serialized_end=791
+  _globals['_GENERATIONCONFIG']._serialized_start=793
+  _globals['_GENERATIONCONFIG']._serialized_end=896
+  _globals['_SAMPLING']._serialized_start=899
+  _globals['_SAMPLING']._serialized_end=1287
+  _globals['_OUTPUTOPTIONS']._serialized_start=1289
+  _globals['_OUTPUTOPTIONS']._serialized_end=1406
 # @@protoc_insertion_point(module_scope)

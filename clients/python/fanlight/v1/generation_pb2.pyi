@@ -1,3 +1,4 @@
+from fanlight.v1 import media_pb2 as _media_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -46,26 +47,16 @@ class Message(_message.Message):
     def __init__(self, role: _Optional[_Union[Role, str]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class Part(_message.Message):
-    __slots__ = ("text", "image", "audio")
+    __slots__ = ("text", "image", "audio", "video")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     AUDIO_FIELD_NUMBER: _ClassVar[int]
+    VIDEO_FIELD_NUMBER: _ClassVar[int]
     text: str
-    image: Image
-    audio: Audio
-    def __init__(self, text: _Optional[str] = ..., image: _Optional[_Union[Image, _Mapping]] = ..., audio: _Optional[_Union[Audio, _Mapping]] = ...) -> None: ...
-
-class Image(_message.Message):
-    __slots__ = ("data",)
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    data: bytes
-    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
-
-class Audio(_message.Message):
-    __slots__ = ("data",)
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    data: bytes
-    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+    image: _media_pb2.Image
+    audio: _media_pb2.Audio
+    video: _media_pb2.Video
+    def __init__(self, text: _Optional[str] = ..., image: _Optional[_Union[_media_pb2.Image, _Mapping]] = ..., audio: _Optional[_Union[_media_pb2.Audio, _Mapping]] = ..., video: _Optional[_Union[_media_pb2.Video, _Mapping]] = ...) -> None: ...
 
 class RawPrompt(_message.Message):
     __slots__ = ("parts", "parse_special_tokens")
@@ -76,12 +67,14 @@ class RawPrompt(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., parse_special_tokens: bool = ...) -> None: ...
 
 class TokensPrompt(_message.Message):
-    __slots__ = ("ids", "images")
+    __slots__ = ("ids", "images", "videos")
     IDS_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
+    VIDEOS_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
-    images: _containers.RepeatedCompositeFieldContainer[Image]
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
+    images: _containers.RepeatedCompositeFieldContainer[_media_pb2.Image]
+    videos: _containers.RepeatedCompositeFieldContainer[_media_pb2.Video]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., images: _Optional[_Iterable[_Union[_media_pb2.Image, _Mapping]]] = ..., videos: _Optional[_Iterable[_Union[_media_pb2.Video, _Mapping]]] = ...) -> None: ...
 
 class GenerationConfig(_message.Message):
     __slots__ = ("sampling", "output")

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ModelServiceStub(object):
-    """Says which models are served and what they take.
+    """Says which models are served, what they take, and what prompts become.
     """
 
     def __init__(self, channel):
@@ -45,10 +45,25 @@ class ModelServiceStub(object):
                 request_serializer=fanlight_dot_v1_dot_model__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=fanlight_dot_v1_dot_model__pb2.GetModelResponse.FromString,
                 _registered_method=True)
+        self.CountTokens = channel.unary_unary(
+                '/fanlight.v1.ModelService/CountTokens',
+                request_serializer=fanlight_dot_v1_dot_model__pb2.CountTokensRequest.SerializeToString,
+                response_deserializer=fanlight_dot_v1_dot_model__pb2.CountTokensResponse.FromString,
+                _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/fanlight.v1.ModelService/Tokenize',
+                request_serializer=fanlight_dot_v1_dot_model__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=fanlight_dot_v1_dot_model__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/fanlight.v1.ModelService/Detokenize',
+                request_serializer=fanlight_dot_v1_dot_model__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=fanlight_dot_v1_dot_model__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
 
 
 class ModelServiceServicer(object):
-    """Says which models are served and what they take.
+    """Says which models are served, what they take, and what prompts become.
     """
 
     def ListModels(self, request, context):
@@ -60,6 +75,28 @@ class ModelServiceServicer(object):
 
     def GetModel(self, request, context):
         """Describes one model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountTokens(self, request, context):
+        """Counts a prompt without generating: takes what a generation takes, refuses what it refuses, and computes nothing on
+        the device. A prompt that is too long is counted, and told by fits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """Splits text into tokens.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """Joins tokens to text.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -78,6 +115,21 @@ def add_ModelServiceServicer_to_server(servicer, server):
                     request_deserializer=fanlight_dot_v1_dot_model__pb2.GetModelRequest.FromString,
                     response_serializer=fanlight_dot_v1_dot_model__pb2.GetModelResponse.SerializeToString,
             ),
+            'CountTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountTokens,
+                    request_deserializer=fanlight_dot_v1_dot_model__pb2.CountTokensRequest.FromString,
+                    response_serializer=fanlight_dot_v1_dot_model__pb2.CountTokensResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=fanlight_dot_v1_dot_model__pb2.TokenizeRequest.FromString,
+                    response_serializer=fanlight_dot_v1_dot_model__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=fanlight_dot_v1_dot_model__pb2.DetokenizeRequest.FromString,
+                    response_serializer=fanlight_dot_v1_dot_model__pb2.DetokenizeResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'fanlight.v1.ModelService', rpc_method_handlers)
@@ -87,7 +139,7 @@ def add_ModelServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ModelService(object):
-    """Says which models are served and what they take.
+    """Says which models are served, what they take, and what prompts become.
     """
 
     @staticmethod
@@ -134,6 +186,87 @@ class ModelService(object):
             '/fanlight.v1.ModelService/GetModel',
             fanlight_dot_v1_dot_model__pb2.GetModelRequest.SerializeToString,
             fanlight_dot_v1_dot_model__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fanlight.v1.ModelService/CountTokens',
+            fanlight_dot_v1_dot_model__pb2.CountTokensRequest.SerializeToString,
+            fanlight_dot_v1_dot_model__pb2.CountTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fanlight.v1.ModelService/Tokenize',
+            fanlight_dot_v1_dot_model__pb2.TokenizeRequest.SerializeToString,
+            fanlight_dot_v1_dot_model__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fanlight.v1.ModelService/Detokenize',
+            fanlight_dot_v1_dot_model__pb2.DetokenizeRequest.SerializeToString,
+            fanlight_dot_v1_dot_model__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

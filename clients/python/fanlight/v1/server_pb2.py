@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x61nlight/v1/server.proto\x12\x0b\x66\x61nlight.v1\x1a\x1egoogle/protobuf/duration.proto\"\x16\n\x14GetServerInfoRequest\"\x9d\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12&\n\x08\x66\x65\x61tures\x18\x03 \x03(\x0e\x32\x14.fanlight.v1.Feature\x12)\n\x06limits\x18\x04 \x01(\x0b\x32\x19.fanlight.v1.ServerLimits\x12\x0e\n\x06models\x18\x05 \x03(\t\"\xef\x01\n\x0cServerLimits\x12!\n\x19max_receive_message_bytes\x18\x01 \x01(\x04\x12\x1e\n\x16max_send_message_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cmax_requests\x18\x03 \x01(\r\x12\x18\n\x10max_queued_turns\x18\x04 \x01(\r\x12\x35\n\x12\x63hat_setup_timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12heartbeat_interval\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration*\xca\x01\n\x07\x46\x65\x61ture\x12\x17\n\x13\x46\x45\x41TURE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x46\x45\x41TURE_CHAT\x10\x01\x12\x16\n\x12\x46\x45\x41TURE_RAW_PROMPT\x10\x02\x12\x19\n\x15\x46\x45\x41TURE_TOKENS_PROMPT\x10\x03\x12\x16\n\x12\x46\x45\x41TURE_IMAGE_DATA\x10\x04\x12\x14\n\x10\x46\x45\x41TURE_LOGPROBS\x10\x05\x12\x18\n\x14\x46\x45\x41TURE_PREFIX_CACHE\x10\x06\x12\x19\n\x15\x46\x45\x41TURE_ENCODER_CACHE\x10\x07\x32g\n\rServerService\x12V\n\rGetServerInfo\x12!.fanlight.v1.GetServerInfoRequest\x1a\".fanlight.v1.GetServerInfoResponseB9\n\x0f\x63om.fanlight.v1P\x01Z\x16\x66\x61nlight/v1;fanlightv1\xaa\x02\x0b\x46\x61nlight.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x61nlight/v1/server.proto\x12\x0b\x66\x61nlight.v1\x1a\x1egoogle/protobuf/duration.proto\"\x16\n\x14GetServerInfoRequest\"\x9d\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12&\n\x08\x66\x65\x61tures\x18\x03 \x03(\x0e\x32\x14.fanlight.v1.Feature\x12)\n\x06limits\x18\x04 \x01(\x0b\x32\x19.fanlight.v1.ServerLimits\x12\x0e\n\x06models\x18\x05 \x03(\t\"\x89\x02\n\x0cServerLimits\x12!\n\x19max_receive_message_bytes\x18\x01 \x01(\x04\x12\x1e\n\x16max_send_message_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cmax_requests\x18\x03 \x01(\r\x12\x18\n\x10max_queued_turns\x18\x04 \x01(\r\x12\x35\n\x12\x63hat_setup_timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12heartbeat_interval\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10max_upload_bytes\x18\x07 \x01(\x04*\xc3\x02\n\x07\x46\x65\x61ture\x12\x17\n\x13\x46\x45\x41TURE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x46\x45\x41TURE_CHAT\x10\x01\x12\x16\n\x12\x46\x45\x41TURE_RAW_PROMPT\x10\x02\x12\x19\n\x15\x46\x45\x41TURE_TOKENS_PROMPT\x10\x03\x12\x16\n\x12\x46\x45\x41TURE_IMAGE_DATA\x10\x04\x12\x14\n\x10\x46\x45\x41TURE_LOGPROBS\x10\x05\x12\x18\n\x14\x46\x45\x41TURE_PREFIX_CACHE\x10\x06\x12\x19\n\x15\x46\x45\x41TURE_ENCODER_CACHE\x10\x07\x12\x18\n\x14\x46\x45\x41TURE_MEDIA_UPLOAD\x10\x08\x12\x15\n\x11\x46\x45\x41TURE_MEDIA_URL\x10\t\x12\x19\n\x15\x46\x45\x41TURE_MEDIA_TENSORS\x10\n\x12\x11\n\rFEATURE_VIDEO\x10\x0b\x12\x18\n\x14\x46\x45\x41TURE_COUNT_TOKENS\x10\x0c\x32g\n\rServerService\x12V\n\rGetServerInfo\x12!.fanlight.v1.GetServerInfoRequest\x1a\".fanlight.v1.GetServerInfoResponseB9\n\x0f\x63om.fanlight.v1P\x01Z\x16\x66\x61nlight/v1;fanlightv1\xaa\x02\x0b\x46\x61nlight.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,14 +33,14 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fanlight.v1.server_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\017com.fanlight.v1P\001Z\026fanlight/v1;fanlightv1\252\002\013Fanlight.V1'
-  _globals['_FEATURE']._serialized_start=500
-  _globals['_FEATURE']._serialized_end=702
+  _globals['_FEATURE']._serialized_start=526
+  _globals['_FEATURE']._serialized_end=849
   _globals['_GETSERVERINFOREQUEST']._serialized_start=73
   _globals['_GETSERVERINFOREQUEST']._serialized_end=95
   _globals['_GETSERVERINFORESPONSE']._serialized_start=98
   _globals['_GETSERVERINFORESPONSE']._serialized_end=255
   _globals['_SERVERLIMITS']._serialized_start=258
-  _globals['_SERVERLIMITS']._serialized_end=497
-  _globals['_SERVERSERVICE']._serialized_start=704
-  _globals['_SERVERSERVICE']._serialized_end=807
+  _globals['_SERVERLIMITS']._serialized_end=523
+  _globals['_SERVERSERVICE']._serialized_start=851
+  _globals['_SERVERSERVICE']._serialized_end=954
 # @@protoc_insertion_point(module_scope)

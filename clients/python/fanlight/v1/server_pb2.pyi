@@ -17,6 +17,11 @@ class Feature(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FEATURE_LOGPROBS: _ClassVar[Feature]
     FEATURE_PREFIX_CACHE: _ClassVar[Feature]
     FEATURE_ENCODER_CACHE: _ClassVar[Feature]
+    FEATURE_MEDIA_UPLOAD: _ClassVar[Feature]
+    FEATURE_MEDIA_URL: _ClassVar[Feature]
+    FEATURE_MEDIA_TENSORS: _ClassVar[Feature]
+    FEATURE_VIDEO: _ClassVar[Feature]
+    FEATURE_COUNT_TOKENS: _ClassVar[Feature]
 FEATURE_UNSPECIFIED: Feature
 FEATURE_CHAT: Feature
 FEATURE_RAW_PROMPT: Feature
@@ -25,6 +30,11 @@ FEATURE_IMAGE_DATA: Feature
 FEATURE_LOGPROBS: Feature
 FEATURE_PREFIX_CACHE: Feature
 FEATURE_ENCODER_CACHE: Feature
+FEATURE_MEDIA_UPLOAD: Feature
+FEATURE_MEDIA_URL: Feature
+FEATURE_MEDIA_TENSORS: Feature
+FEATURE_VIDEO: Feature
+FEATURE_COUNT_TOKENS: Feature
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()
@@ -45,17 +55,19 @@ class GetServerInfoResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., revision: _Optional[str] = ..., features: _Optional[_Iterable[_Union[Feature, str]]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
-    __slots__ = ("max_receive_message_bytes", "max_send_message_bytes", "max_requests", "max_queued_turns", "chat_setup_timeout", "heartbeat_interval")
+    __slots__ = ("max_receive_message_bytes", "max_send_message_bytes", "max_requests", "max_queued_turns", "chat_setup_timeout", "heartbeat_interval", "max_upload_bytes")
     MAX_RECEIVE_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_SEND_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_QUEUED_TURNS_FIELD_NUMBER: _ClassVar[int]
     CHAT_SETUP_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    MAX_UPLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     max_receive_message_bytes: int
     max_send_message_bytes: int
     max_requests: int
     max_queued_turns: int
     chat_setup_timeout: _duration_pb2.Duration
     heartbeat_interval: _duration_pb2.Duration
-    def __init__(self, max_receive_message_bytes: _Optional[int] = ..., max_send_message_bytes: _Optional[int] = ..., max_requests: _Optional[int] = ..., max_queued_turns: _Optional[int] = ..., chat_setup_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    max_upload_bytes: int
+    def __init__(self, max_receive_message_bytes: _Optional[int] = ..., max_send_message_bytes: _Optional[int] = ..., max_requests: _Optional[int] = ..., max_queued_turns: _Optional[int] = ..., chat_setup_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_upload_bytes: _Optional[int] = ...) -> None: ...
