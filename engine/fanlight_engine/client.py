@@ -1,7 +1,7 @@
 """EngineClient: the one seam between the front half and the core.
 
-Servicers, commands and offline callers reach the core only through it. What crosses is `core.messages`; nothing here
-knows tensors, text or the wire.
+Servicers, commands and offline callers reach the core only through it. What crosses is `core.messages`; here is also
+which exception a refusal of the core means. Nothing here knows tensors, text or the wire.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from fanlight_engine.core.messages import AddRequest, FromCore
+from fanlight_engine.core.messages import AddRequest, Encoded, EncodeRequest, FromCore, Rejected
+from fanlight_engine.errors import (
+    CoreFailureError,
+    DuplicateRequestError,
+    EngineError,
+    EngineStoppedError,
+    InvalidRequestError,
+    OverloadedError,
+    Reason,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +27,7 @@ class CoreFacts:
     """What the front must know of the core's capacity.
 
     `context_length` bounds prompt + answer of one request, in tokens: the model's context or what the whole KV cache
-    holds, whichever is smaller. `vision_cache_bytes` and `embedding_row_bytes` bound the images of one request.
+    holds, whichever is smaller. `vision_cache_bytes` and `embedding_row_bytes` bound the media of one request.
     """
 
     context_length: int
@@ -35,15 +44,18 @@ class CoreStatistics:
     steps: int = 0
     decode_steps: int = 0
     image_steps: int = 0
-    """Steps that built an image mask and buffer; text-only steps never do."""
+    """Steps that built an image mask and buffer for pictures or clips; text-only steps never do."""
     running_requests: int = 0
     waiting_requests: int = 0
     free_pages: int = 0
     """Pages no request holds, those kept only by the prefix cache included."""
     total_pages: int = 0
+    waiting_encodes: int = 0
+    """Media that are to be encoded without generating."""
     pinned_embeddings: int = 0
     vision_cache_bytes: int = 0
     images_encoded: int = 0
+    """Pictures and clips that the vision tower ran for."""
     encoder_cache_hits: int = 0
     encoder_batches: int = 0
     prefix_cache_queries: int = 0
@@ -59,7 +71,7 @@ class CoreStream(Protocol):
     def __aiter__(self) -> AsyncIterator[list[FromCore]]:
         """Batches of messages in order: all that arrived since the last one, so a slow reader gets fewer, larger ones.
 
-        Ends after a terminal message (Completed or Rejected). Raises EngineStoppedError when the core is gone.
+        Ends after a terminal message (Completed, Rejected or Encoded). Raises EngineStoppedError when the core is gone.
         """
         ...
 
@@ -78,6 +90,13 @@ class EngineClient(Protocol):
 
     def submit(self, request: AddRequest) -> CoreStream:
         """Queue a request. Its request_id must not be in use. Raises EngineStoppedError."""
+        ...
+
+    async def encode(self, request: EncodeRequest) -> Encoded:
+        """The embeddings of one picture or clip; cancelling the call aborts it.
+
+        Its request_id must not be in use. Raises EngineStoppedError, and what `error_of` makes of a refusal.
+        """
         ...
 
     def abort(self, request_id: str) -> None:
@@ -99,3 +118,20 @@ class EngineClient(Protocol):
     async def stop(self) -> None:
         """Stop the core; open streams raise EngineStoppedError. Idempotent."""
         ...
+
+
+def error_of(rejected: Rejected) -> EngineError:
+    """The exception that a refusal or failure of the core means to the caller."""
+    try:
+        reason = Reason(rejected.reason)
+    except ValueError:
+        reason = Reason.ENGINE_FAILURE
+    if reason is Reason.OVERLOADED:
+        return OverloadedError(rejected.description, rejected.retry_after)
+    if reason is Reason.SHUTTING_DOWN:
+        return EngineStoppedError(rejected.description)
+    if reason is Reason.ENGINE_FAILURE:
+        return CoreFailureError(rejected.description)
+    if reason is Reason.REQUEST_ID_IN_USE:
+        return DuplicateRequestError(rejected.description)
+    return InvalidRequestError(rejected.field, rejected.description, reason)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from fanlight_engine.client import CoreFacts, CoreStatistics
+from fanlight_engine.client import CoreFacts, CoreStatistics, error_of
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.build import Report, build_engine
 from fanlight_engine.core.engine import Engine
@@ -22,6 +22,8 @@ from fanlight_engine.core.messages import (
     AbortRequest,
     AddRequest,
     Completed,
+    Encoded,
+    EncodeRequest,
     FromCore,
     Rejected,
     ToCore,
@@ -33,6 +35,7 @@ from fanlight_engine.errors import EngineStoppedError
 from fanlight_engine.model.checkpoint import Checkpoint
 
 _log = logging.getLogger(__name__)
+_TERMINAL = (Completed, Rejected, Encoded)
 
 
 class InProcessStream:
@@ -47,7 +50,7 @@ class InProcessStream:
     def put(self, messages: list[FromCore]) -> None:
         """More messages, in order."""
         self._messages.extend(messages)
-        self._closed = self._closed or isinstance(messages[-1], Completed | Rejected)
+        self._closed = self._closed or isinstance(messages[-1], _TERMINAL)
         self._arrived.set()
 
     def close(self, stopped: bool = False) -> None:
@@ -114,6 +117,22 @@ class InProcessClient:
 
     def submit(self, request: AddRequest) -> InProcessStream:
         """See EngineClient.submit."""
+        return self._open(request)
+
+    async def encode(self, request: EncodeRequest) -> Encoded:
+        """See EngineClient.encode."""
+        try:
+            async for batch in self._open(request):
+                for message in batch:
+                    if isinstance(message, Rejected):
+                        raise error_of(message)
+                    if isinstance(message, Encoded):
+                        return message
+        finally:
+            self.abort(request.request_id)  # does nothing once it was answered
+        raise EngineStoppedError("the request was aborted before its media were encoded")
+
+    def _open(self, request: AddRequest | EncodeRequest) -> InProcessStream:
         if self._stopped:
             raise EngineStoppedError("the engine is stopped")
         assert request.request_id not in self._streams, "request ids of running requests are unique"
@@ -179,6 +198,9 @@ class InProcessClient:
                 return False
             if isinstance(command, AddRequest):
                 self._tell([engine.add(command)])
+            elif isinstance(command, EncodeRequest):
+                answer = engine.encode(command)
+                self._tell([answer] if answer is not None else [])
             elif isinstance(command, AbortRequest):
                 engine.abort(command.request_id)
                 self._on_loop(self._drained, command.request_id)
@@ -207,7 +229,7 @@ class InProcessClient:
             if stream is None or request_id in self._draining:  # aborted meanwhile
                 continue
             stream.put(batch)
-            if isinstance(batch[-1], Completed | Rejected):
+            if isinstance(batch[-1], _TERMINAL):
                 del self._streams[request_id]
 
     def _drained(self, request_id: str) -> None:

@@ -50,7 +50,8 @@ class EngineConfig:
     max_step_tokens: int = 512
     """Token budget of one step; decodes come first, prefill chunks take the rest."""
     max_step_embedding_rows: int = 1024
-    """Encoder budget of one step, in image embeddings; one image larger than that is encoded alone."""
+    """Encoder budget of one step, in embeddings; one medium larger than that is encoded alone. A quarter of it while
+    streams decode."""
     vision_cache_bytes: int = 64 * _MEBIBYTE
     """Image embeddings kept by digest."""
     media_workers: int = 2
@@ -67,6 +68,44 @@ class EngineConfig:
     """Longer side : shorter side of one image."""
     max_images: int = 16
     """Images of one request."""
+    max_videos: int = 4
+    """Clips of one request."""
+    max_video_bytes: int = 200 * _MEBIBYTE
+    """Encoded size of one clip."""
+    max_video_frames: int = 128
+    """Frames of one clip that are shown to the model; a request for more is refused."""
+    default_video_frames: int = 32
+    """Frames that are shown of a longer clip where neither the request nor the checkpoint says how many."""
+    max_video_file_frames: int = 100_000
+    """Frames that the file of one clip may hold, shown or not."""
+    max_video_seconds: int = 3600
+    """Length of one clip."""
+    max_video_pixels: int = 16_000_000
+    """Width x height of one frame."""
+    video_decode_seconds: int = 30
+    """Time that decoding the frames of one clip may take."""
+    frame_manifest_root: str = ""
+    """Directory of frame files that clips may name in a manifest; empty turns manifests off."""
+    media_store_bytes: int = 1024 * _MEBIBYTE
+    """Uploads kept for later requests, partial ones included; the least recently used goes first."""
+    media_store_directory: str = ""
+    """Directory that uploads are kept in, so that they survive a restart; empty keeps them in memory."""
+    media_time_to_live: int = 3600
+    """Seconds that an upload is kept after its last use."""
+    upload_time_to_live: int = 600
+    """Seconds that an upload which was broken off can be resumed."""
+    allow_media_urls: bool = False
+    """Fetch media from the URLs that requests name, of the hosts in media_url_hosts."""
+    media_url_hosts: str = ""
+    """Hosts that media may be fetched from, separated by commas; *.example.com stands for every host below it."""
+    media_url_ports: str = "80,443"
+    """Ports that media may be fetched from, separated by commas."""
+    media_url_seconds: int = 10
+    """Time that fetching one URL may take, redirects included."""
+    low_detail_tokens: int = 64
+    """Most tokens of a picture, or of a frame, that is asked for with low detail, where the checkpoint can scale."""
+    image_processing_config: str = ""
+    """JSON file of an ImageProcessingConfig, for a checkpoint that ships none; empty looks into the checkpoint."""
     max_stop_strings: int = 16
     """Stop strings of one request."""
     max_stop_string_characters: int = 256
@@ -81,6 +120,15 @@ class EngineConfig:
                 raise ConfigError(f"{name} is {value}, it must be between {low} and {high}")
         if self.dtype not in _DTYPES:
             raise ConfigError(f"dtype is {self.dtype!r}, it must be one of {', '.join(_DTYPES)}")
+        if self.default_video_frames > self.max_video_frames:
+            raise ConfigError(
+                f"default_video_frames ({self.default_video_frames}) is above max_video_frames "
+                f"({self.max_video_frames}); lower the first or raise the second"
+            )
+        if self.allow_media_urls and not self.media_url_hosts:
+            raise ConfigError(
+                "allow_media_urls is on and media_url_hosts is empty, so that no URL could be fetched; name the hosts"
+            )
         if self.max_step_tokens < self.max_running_requests:
             raise ConfigError(
                 f"max_step_tokens ({self.max_step_tokens}) is below max_running_requests "
@@ -108,6 +156,19 @@ _RANGES = (
     ("max_image_side", 1, 1 << 20),
     ("max_image_aspect_ratio", 1, 1 << 20),
     ("max_images", 1, 4096),
+    ("max_videos", 0, 1024),
+    ("max_video_bytes", 1, 1 << 40),
+    ("max_video_frames", 1, 1 << 16),
+    ("default_video_frames", 1, 1 << 16),
+    ("max_video_file_frames", 1, 1 << 30),
+    ("max_video_seconds", 1, 1 << 20),
+    ("max_video_pixels", 1, 1 << 32),
+    ("video_decode_seconds", 1, 3600),
+    ("media_store_bytes", 0, 1 << 50),
+    ("media_time_to_live", 1, 1 << 30),
+    ("upload_time_to_live", 1, 1 << 30),
+    ("media_url_seconds", 1, 3600),
+    ("low_detail_tokens", 1, 1 << 20),
     ("max_stop_strings", 0, 1024),
     ("max_stop_string_characters", 1, 65_536),
     ("max_stop_token_ids", 0, 1024),

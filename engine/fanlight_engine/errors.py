@@ -5,7 +5,14 @@ EngineError
 │   ├── InvalidRequestError      a value is malformed, out of range, or can never fit
 │   ├── UnsupportedRequestError  well formed, but this build or this checkpoint cannot do it
 │   ├── UnknownModelError        names a model that is not served
+│   ├── UnknownMediaError        names an upload or embeddings that are not held for this caller
 │   └── MissingTemplateError     a conversation for a checkpoint without a chat template
+├── MediaStoreError              an upload was refused
+│   ├── DigestMismatchError      the uploaded bytes are not those that were announced
+│   ├── UploadTooLargeError      the upload is larger than any single one may be
+│   ├── StoreFullError           what is held and in use leaves no room
+│   ├── UploadOffsetError        a resumed upload does not begin where the committed bytes end
+│   └── UploadReplacedError      another upload of the same digest took over
 ├── DuplicateRequestError        the request id is in use
 ├── OverloadedError              the waiting queue is full; carries retry_after
 ├── EngineStoppedError           the core is stopping or dead
@@ -35,6 +42,15 @@ class Reason(StrEnum):
     TOO_MANY_IMAGES = "TOO_MANY_IMAGES"
     IMAGE_COUNT_MISMATCH = "IMAGE_COUNT_MISMATCH"
     MODALITY_UNSUPPORTED = "MODALITY_UNSUPPORTED"
+    IMAGE_OPTION_INVALID = "IMAGE_OPTION_INVALID"
+    VIDEO_UNREADABLE = "VIDEO_UNREADABLE"
+    VIDEO_TOO_LARGE = "VIDEO_TOO_LARGE"
+    VIDEO_OPTION_INVALID = "VIDEO_OPTION_INVALID"
+    TOO_MANY_VIDEOS = "TOO_MANY_VIDEOS"
+    TENSOR_INVALID = "TENSOR_INVALID"
+    EMBEDDINGS_MISMATCH = "EMBEDDINGS_MISMATCH"
+    MEDIA_NOT_FOUND = "MEDIA_NOT_FOUND"
+    MEDIA_URL_UNAVAILABLE = "MEDIA_URL_UNAVAILABLE"
     CHAT_TEMPLATE_MISSING = "CHAT_TEMPLATE_MISSING"
     CHAT_TEMPLATE_FAILED = "CHAT_TEMPLATE_FAILED"
     MODEL_NOT_FOUND = "MODEL_NOT_FOUND"
@@ -77,8 +93,43 @@ class UnknownModelError(RequestError):
     """Names a model that is not served."""
 
 
+class UnknownMediaError(RequestError):
+    """Names an upload or embeddings that are not held for this caller: never sent, dropped, or somebody else's."""
+
+    def __init__(self, field: str, description: str) -> None:
+        super().__init__(field, description, Reason.MEDIA_NOT_FOUND)
+
+
 class MissingTemplateError(RequestError):
     """A conversation was sent to a checkpoint that ships no chat template."""
+
+
+class MediaStoreError(EngineError):
+    """An upload was refused; its text says what, the limit and the fix."""
+
+
+class DigestMismatchError(MediaStoreError):
+    """The uploaded bytes have another digest, or another length, than was announced; nothing of them is kept."""
+
+
+class UploadTooLargeError(MediaStoreError):
+    """The upload is larger than any single one may be."""
+
+
+class StoreFullError(MediaStoreError):
+    """What is held and in use leaves no room; nothing of the upload is kept."""
+
+
+class UploadOffsetError(MediaStoreError):
+    """A resumed upload does not begin at `committed_bytes`, where what the store has of it ends."""
+
+    def __init__(self, message: str, committed_bytes: int) -> None:
+        super().__init__(message)
+        self.committed_bytes = committed_bytes
+
+
+class UploadReplacedError(MediaStoreError):
+    """Another upload of the same digest by the same caller began; the newest goes on."""
 
 
 class DuplicateRequestError(EngineError):

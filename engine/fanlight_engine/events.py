@@ -8,8 +8,9 @@ A request-wide failure is an exception instead, raised out of the same iterator.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from fanlight_engine.request import FinishReason
+from fanlight_engine.request import FinishReason, Modality
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,28 @@ class Timings:
     total: float = 0.0
 
 
+class EncoderUse(StrEnum):
+    """What the vision tower did for one picture or clip of a request."""
+
+    ENCODED = "encoded"
+    """It ran for this request."""
+    CACHED = "cached"
+    """The embeddings, or the computed pages that they are part of, were known."""
+    PROVIDED = "provided"
+    """The request brought the embeddings."""
+
+
+@dataclass(frozen=True, slots=True)
+class MediaUsage:
+    """One picture or clip of the request, in the request's order. `tokens` are its positions in the expanded prompt,
+    separators included; `embeddings` those of them that take an embedding."""
+
+    modality: Modality
+    tokens: int
+    embeddings: int
+    encoder: EncoderUse
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token accounting over the expanded prompt; sent last and once."""
@@ -90,6 +113,7 @@ class Usage:
     encoder_cache_hits: int = 0
     preemptions: int = 0
     seed: int = 0
+    media: tuple[MediaUsage, ...] = ()
     timings: Timings = field(default_factory=Timings)
 
 

@@ -78,6 +78,7 @@ QWEN_SPECIALS = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
+QWEN_ENDS = ("<|im_end|>", "<|endoftext|>")
 QWEN_ORDINARY_ADDED = ("<tool_call>", "</tool_call>")
 
 LLAMA_TEMPLATE = """\
@@ -106,6 +107,8 @@ QWEN_TEMPLATE = """\
         {%- for part in message['content'] %}
             {%- if part['type'] == 'image' %}
                 {{- '<|vision_start|><|image_pad|><|vision_end|>' }}
+            {%- elif part['type'] == 'video' %}
+                {{- '<|vision_start|><|video_pad|><|vision_end|>' }}
             {%- elif 'text' in part %}
                 {{- part['text'] }}
             {%- endif %}
@@ -152,28 +155,21 @@ def make_llama(directory: Path) -> Path:
     """A text-only Llama with a byte-level BPE tokenizer whose template writes the BOS itself."""
     tokenizer = _llama_tokenizer()
     config = LlamaConfig(
-        vocab_size=_padded(len(tokenizer)),
+        vocab_size=padded(len(tokenizer)),
         bos_token_id=cast(int, tokenizer.convert_tokens_to_ids("<|begin_of_text|>")),
         eos_token_id=cast(int, tokenizer.convert_tokens_to_ids("<|eot_id|>")),
         **DECODER,
     )
     tokenizer.save_pretrained(directory)
-    _save_model(LlamaForCausalLM, config, directory, eos=("<|eot_id|>", "<|end_of_text|>"), tokenizer=tokenizer)
+    save_model(LlamaForCausalLM, config, directory, eos=("<|eot_id|>", "<|end_of_text|>"), tokenizer=tokenizer)
     return Path(directory)
 
 
 def make_qwen2_5_vl(directory: Path, patch_size: int = 14) -> Path:
-    """A Qwen2.5-VL (M-RoPE, native-resolution images); an image of its size limits takes 4 to 64 embedding rows."""
-    tokenizer = _qwen_tokenizer()
-    specials: dict[str, Any] = {token: tokenizer.convert_tokens_to_ids(token) for token in QWEN_SPECIALS}
+    """A Qwen2.5-VL (M-RoPE with times of clips, native resolution, windows in its tower); see `qwen_pixels`."""
+    tokenizer = qwen_tokenizer()
     config = Qwen2_5_VLConfig(
-        text_config={
-            **DECODER,
-            "vocab_size": _padded(len(tokenizer)),
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]},
-            "bos_token_id": specials["<|endoftext|>"],
-            "eos_token_id": specials["<|im_end|>"],
-        },
+        text_config=qwen_text_config(tokenizer),
         vision_config={
             "depth": 2,
             "hidden_size": 32,
@@ -184,31 +180,76 @@ def make_qwen2_5_vl(directory: Path, patch_size: int = 14) -> Path:
             "out_hidden_size": DECODER["hidden_size"],
             "fullatt_block_indexes": [1],
         },
-        image_token_id=specials["<|image_pad|>"],
-        video_token_id=specials["<|video_pad|>"],
-        vision_start_token_id=specials["<|vision_start|>"],
-        vision_end_token_id=specials["<|vision_end|>"],
-        tie_word_embeddings=False,
+        **qwen_special_ids(tokenizer),
     )
-    pixels: Any = {"min_pixels": 4 * (2 * patch_size) ** 2, "max_pixels": 64 * (2 * patch_size) ** 2}
-    processor = Qwen2_5_VLProcessor(
-        image_processor=Qwen2VLImageProcessor(patch_size=patch_size, merge_size=2, **pixels),
+    Qwen2_5_VLProcessor(
+        image_processor=Qwen2VLImageProcessor(patch_size=patch_size, merge_size=2, **qwen_pixels(patch_size, 64)),
         tokenizer=tokenizer,
-        video_processor=Qwen2VLVideoProcessor(patch_size=patch_size, merge_size=2),
+        video_processor=Qwen2VLVideoProcessor(patch_size=patch_size, merge_size=2, **qwen_pixels(patch_size, 16)),
         chat_template=QWEN_TEMPLATE,
-    )
-    processor.save_pretrained(directory)
-    _save_model(
-        Qwen2_5_VLForConditionalGeneration, config, directory, eos=("<|im_end|>", "<|endoftext|>"), tokenizer=tokenizer
-    )
+    ).save_pretrained(directory)
+    save_model(Qwen2_5_VLForConditionalGeneration, config, directory, eos=QWEN_ENDS, tokenizer=tokenizer)
     return Path(directory)
+
+
+def qwen_pixels(patch_size: int, most_rows: int) -> Any:
+    """Size limits with which a picture, or two frames of a clip, take 4 to `most_rows` embedding rows."""
+    return {"min_pixels": 4 * (2 * patch_size) ** 2, "max_pixels": most_rows * (2 * patch_size) ** 2}
+
+
+def qwen_text_config(tokenizer: Any) -> dict[str, Any]:
+    """The decoder of a Qwen-VL, with three sections of M-RoPE."""
+    return {
+        **DECODER,
+        "vocab_size": padded(len(tokenizer)),
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]},
+        "bos_token_id": tokenizer.convert_tokens_to_ids("<|endoftext|>"),
+        "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
+    }
+
+
+def qwen_special_ids(tokenizer: Any) -> Any:
+    """What the configuration of a Qwen-VL says about its special tokens."""
+    return {
+        "image_token_id": tokenizer.convert_tokens_to_ids("<|image_pad|>"),
+        "video_token_id": tokenizer.convert_tokens_to_ids("<|video_pad|>"),
+        "vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_start|>"),
+        "vision_end_token_id": tokenizer.convert_tokens_to_ids("<|vision_end|>"),
+        "tie_word_embeddings": False,
+    }
 
 
 def make_llava(directory: Path) -> Path:
     """A LLaVA (CLIP tower of 16 patches, CLS dropped) whose Metaspace tokenizer adds the BOS itself."""
-    tokenizer = _llava_tokenizer()
-    text_config = LlamaConfig(vocab_size=_padded(len(tokenizer)), bos_token_id=1, eos_token_id=2, **DECODER)
-    vision_config = CLIPVisionConfig(
+    tokenizer = llava_tokenizer()
+    config = LlavaConfig(
+        text_config=llava_text_config(tokenizer),
+        vision_config=clip_config(),
+        image_token_index=cast(int, tokenizer.convert_tokens_to_ids("<image>")),
+        image_seq_length=16,
+        vision_feature_select_strategy="default",
+        vision_feature_layer=-2,
+    )
+    LlavaProcessor(
+        image_processor=CLIPImageProcessor(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56}),
+        tokenizer=tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=LLAVA_TEMPLATE,
+    ).save_pretrained(directory)
+    save_model(LlavaForConditionalGeneration, config, directory, eos=("</s>",), tokenizer=tokenizer)
+    return Path(directory)
+
+
+def llava_text_config(tokenizer: Any) -> LlamaConfig:
+    """The decoder of a LLaVA."""
+    return LlamaConfig(vocab_size=padded(len(tokenizer)), bos_token_id=1, eos_token_id=2, **DECODER)
+
+
+def clip_config() -> CLIPVisionConfig:
+    """A CLIP tower for 56 x 56 pixels in 16 patches."""
+    return CLIPVisionConfig(
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=3,
@@ -217,28 +258,9 @@ def make_llava(directory: Path) -> Path:
         patch_size=14,
         projection_dim=32,
     )
-    config = LlavaConfig(
-        vision_config=vision_config,
-        text_config=text_config,
-        image_token_index=cast(int, tokenizer.convert_tokens_to_ids("<image>")),
-        image_seq_length=16,
-        vision_feature_select_strategy="default",
-        vision_feature_layer=-2,
-    )
-    processor = LlavaProcessor(
-        image_processor=CLIPImageProcessor(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56}),
-        tokenizer=tokenizer,
-        patch_size=14,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=LLAVA_TEMPLATE,
-    )
-    processor.save_pretrained(directory)
-    _save_model(LlavaForConditionalGeneration, config, directory, eos=("</s>",), tokenizer=tokenizer)
-    return Path(directory)
 
 
-def _padded(size: int) -> int:
+def padded(size: int) -> int:
     """The next multiple of 8; real checkpoints have more embedding rows than tokens, too."""
     return -(-size // 8) * 8
 
@@ -283,7 +305,8 @@ def _llama_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _qwen_tokenizer() -> Qwen2Tokenizer:
+def qwen_tokenizer() -> Qwen2Tokenizer:
+    """A byte-level BPE tokenizer with the special tokens of a Qwen-VL."""
     learner = _byte_level(512)
     learner.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in QWEN_SPECIALS])
     learner.add_tokens([AddedToken(token, special=False, normalized=False) for token in QWEN_ORDINARY_ADDED])
@@ -301,7 +324,7 @@ def _qwen_tokenizer() -> Qwen2Tokenizer:
     )
 
 
-def _llava_tokenizer() -> LlamaTokenizer:
+def llava_tokenizer() -> LlamaTokenizer:
     """Metaspace BPE with byte fallback, as SentencePiece models come out; unknown characters become byte pieces."""
     learner = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     learner.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=True)
@@ -325,7 +348,7 @@ def _merges(learner: Tokenizer) -> Any:
     return [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
 
 
-def _save_model(
+def save_model(
     model_class: Any, config: PretrainedConfig, directory: Path, eos: tuple[str, ...], tokenizer: Any
 ) -> None:
     """Draw weights from the seed, write them in float32 with a greedy generation_config.json."""

@@ -15,6 +15,7 @@ from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from tests.engine.answers import MakeDriver
 from tests.engine.checkpoints import make_llama, make_llava, make_qwen2_5_vl
 from tests.engine.driver import Driver
+from tests.engine.vision_checkpoints import make_llava_next, make_qwen2_vl
 
 torch.set_num_threads(1)
 
@@ -35,6 +36,16 @@ def llava_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def qwen2_vl_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_qwen2_vl(tmp_path_factory.mktemp("checkpoints") / "qwen2_vl")
+
+
+@pytest.fixture(scope="session")
+def llava_next_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llava_next(tmp_path_factory.mktemp("checkpoints") / "llava_next")
+
+
+@pytest.fixture(scope="session")
 def tiny_path() -> Path:
     return Path(__file__).parents[2] / "models" / "fanlight-tiny"
 
@@ -52,6 +63,16 @@ def qwen(qwen_path: Path) -> Checkpoint:
 @pytest.fixture(scope="session")
 def llava(llava_path: Path) -> Checkpoint:
     return read_checkpoint(llava_path)
+
+
+@pytest.fixture(scope="session")
+def qwen2_vl(qwen2_vl_path: Path) -> Checkpoint:
+    return read_checkpoint(qwen2_vl_path)
+
+
+@pytest.fixture(scope="session")
+def llava_next(llava_next_path: Path) -> Checkpoint:
+    return read_checkpoint(llava_next_path)
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +97,15 @@ def make_driver(drivers: dict[Any, Driver]) -> Iterator[MakeDriver]:
     for driver in used:
         driver.run()
         statistics = driver.engine.statistics()
-        assert _gauges(statistics) == (0, 0, statistics.total_pages, 0)
+        assert _gauges(statistics) == (0, 0, 0, statistics.total_pages, 0)
         assert not driver.engine._runner._positions
 
 
-def _gauges(statistics: CoreStatistics) -> tuple[int, int, int, int]:
+def _gauges(statistics: CoreStatistics) -> tuple[int, ...]:
     return (
         statistics.running_requests,
         statistics.waiting_requests,
+        statistics.waiting_encodes,
         statistics.free_pages,
         statistics.pinned_embeddings,
     )

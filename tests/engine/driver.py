@@ -13,6 +13,8 @@ from fanlight_engine.core.messages import (
     AddRequest,
     Admitted,
     Completed,
+    Encoded,
+    EncodeRequest,
     FromCore,
     Generated,
     Prefilled,
@@ -36,7 +38,7 @@ class Answer:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     prefilled: Prefilled | None = None
-    end: Completed | Rejected | None = None
+    end: Completed | Rejected | Encoded | None = None
 
 
 class Driver:
@@ -54,6 +56,15 @@ class Driver:
         self.answers[request.request_id] = Answer()
         request = decode_to_core(encode(request))  # pyright: ignore[reportAssignmentType] what goes in comes out
         return self._hear(self.engine.add(request))
+
+    def encode(self, request: EncodeRequest) -> Encoded | Rejected | None:
+        """Ask for the embeddings of one medium; what the core says at once, if anything."""
+        self.answers[request.request_id] = Answer()
+        request = decode_to_core(encode(request))  # pyright: ignore[reportAssignmentType] what goes in comes out
+        said = self.engine.encode(request)
+        if said is not None:
+            self._hear(said)
+        return self.answers[request.request_id].end  # pyright: ignore[reportReturnType] nothing was generated
 
     def step(self) -> None:
         """One step of the core."""
@@ -103,7 +114,7 @@ class Driver:
         elif isinstance(message, Prefilled):
             assert answer.prefilled is None, "it comes once"
             answer.prefilled = message
-        elif isinstance(message, Completed | Rejected):
+        elif isinstance(message, Completed | Rejected | Encoded):
             answer.end = message
         else:
             assert isinstance(message, Admitted | Progressed), message
@@ -121,7 +132,7 @@ def request_for(case: Case, number: int, checkpoint: Checkpoint, new_tokens: int
             end_ids=checkpoint.end_ids,
             logprobs=True,
         ),
-        images=case.images,
+        media=case.media,
         mask_runs=case.mask_runs,
     )
 

@@ -11,11 +11,19 @@ from fanlight_engine.config import EngineConfig
 from tests.engine.checkpoints import make_llama, make_llava, make_qwen2_5_vl
 from tests.engine.driver import Comparison, Driver, compare, request_for
 from tests.engine.reference import Case, Reference
+from tests.engine.vision_checkpoints import make_llava_next, make_qwen2_vl
 
 NEW_TOKENS = 16
 MOST_NEAR_TIES = 0.005
 TINY = Path(__file__).parents[2] / "models" / "fanlight-tiny"
-MODELS = {"llama": make_llama, "qwen2_5_vl": make_qwen2_5_vl, "llava": make_llava, "fanlight-tiny": lambda path: TINY}
+MODELS = {
+    "llama": make_llama,
+    "qwen2_vl": make_qwen2_vl,
+    "qwen2_5_vl": make_qwen2_5_vl,
+    "llava": make_llava,
+    "llava_next": make_llava_next,
+    "fanlight-tiny": lambda path: TINY,
+}
 """How to get each checkpoint's directory, given a place to make it in."""
 
 
@@ -27,7 +35,7 @@ class Arrangement:
     settings: dict[str, Any]
     at_once: int = 16
     splits_images: bool = False
-    """Whether chunks are so short that some begin inside an image."""
+    """Whether chunks are so short that some begin inside a picture or clip."""
     presses: bool = False
     """Whether the KV cache holds little more than the longest request, so that preemption must happen."""
 
@@ -67,7 +75,7 @@ def check_outcome(outcome: Outcome, arrangement: Arrangement, takes_images: bool
     if arrangement.presses and not outcome.preemptions:
         raise AssertionError("nothing was preempted")
     if arrangement.splits_images and takes_images and not outcome.chunks_starting_inside_an_image:
-        raise AssertionError("no chunk began inside an image")
+        raise AssertionError("no chunk began inside a picture or clip")
 
 
 def run_arrangement(reference: Reference, cases: list[Case], arrangement: Arrangement) -> Outcome:

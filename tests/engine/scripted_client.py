@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from fanlight_engine.client import CoreFacts, CoreStatistics
+import numpy as np
+
+from fanlight_engine.client import CoreFacts, CoreStatistics, error_of
 from fanlight_engine.core import messages
 from fanlight_engine.core.messages import (
     AbortRequest,
@@ -13,13 +15,17 @@ from fanlight_engine.core.messages import (
     Admitted,
     Completed,
     CoreTimings,
+    Encoded,
+    EncodeRequest,
     FromCore,
     Generated,
     Prefilled,
+    Rejected,
     ToCore,
 )
 from fanlight_engine.errors import EngineStoppedError
 from fanlight_engine.request import FinishReason
+from fanlight_engine.tensor_data import tensor_data_of
 
 FACTS = CoreFacts(context_length=512, page_size=16, pages=64, vision_cache_bytes=1 << 20, embedding_row_bytes=256)
 
@@ -55,10 +61,19 @@ class ScriptedStream:
 
 
 class ScriptedClient:
-    """`script(request)` gives the messages that answer a request at once; None leaves it to the test."""
+    """`script(request)` gives the messages that answer a request at once; None leaves it to the test.
 
-    def __init__(self, script: Callable[[AddRequest], list[FromCore]] | None = None, facts: CoreFacts = FACTS) -> None:
+    `encode_script(request)` gives the one message that answers an encode request.
+    """
+
+    def __init__(
+        self,
+        script: Callable[[AddRequest], list[FromCore]] | None = None,
+        facts: CoreFacts = FACTS,
+        encode_script: Callable[[EncodeRequest], Encoded | Rejected] | None = None,
+    ) -> None:
         self._script = script
+        self._encode_script = encode_script or (lambda request: encoded(request, facts))
         self._facts = facts
         self.received: list[ToCore] = []
         self.streams: dict[str, ScriptedStream] = {}
@@ -84,6 +99,14 @@ class ScriptedClient:
         if self._script is not None:
             stream.send(*self._script(request))
         return stream
+
+    async def encode(self, request: EncodeRequest) -> Encoded:
+        self._receive(request)
+        said = messages.decode_from_core(messages.encode(self._encode_script(request)))
+        if isinstance(said, Rejected):
+            raise error_of(said)
+        assert isinstance(said, Encoded)
+        return said
 
     def abort(self, request_id: str) -> None:
         self._receive(AbortRequest(request_id))
@@ -117,7 +140,13 @@ def completed(request_id: str, reason: FinishReason = FinishReason.STOP) -> Comp
 
 def prefilled(request_id: str) -> Prefilled:
     timings = CoreTimings(queue=0.1, encode_images=0.2, prefill=0.3)
-    return Prefilled(request_id, cached_tokens=3, encoder_cache_hits=1, timings=timings)
+    return Prefilled(request_id, cached_tokens=3, encoded_media=(), timings=timings)
+
+
+def encoded(request: EncodeRequest, facts: CoreFacts = FACTS, was_cached: bool = False) -> Encoded:
+    """Embeddings of ones, as many as the medium has rows, in float32."""
+    ones = np.ones((request.media.embedding_rows, facts.embedding_row_bytes // 4), dtype=np.float32)
+    return Encoded(request.request_id, {messages.EMBEDDINGS: tensor_data_of(ones)}, was_cached)
 
 
 def saying(ids: list[int], reason: FinishReason = FinishReason.STOP) -> Callable[[AddRequest], list[FromCore]]:

@@ -12,7 +12,7 @@ import pytest
 
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.checkpoint import Checkpoint, SamplingDefaults, read_checkpoint
-from fanlight_engine.model.families import Positions
+from fanlight_engine.model.families import PixelForm, Positions
 
 Edit = Callable[..., Path]
 
@@ -42,23 +42,34 @@ def test_the_facts_of_a_text_checkpoint_are_read(llama_path: Path) -> None:
     assert found.hidden_size == config["hidden_size"]
     assert not found.takes_images
     assert found.image_token_id is None
+    assert found.video_token_id is None
+    assert not found.takes_videos
     assert read_checkpoint(str(llama_path), name="another").name == "another"
 
 
 @pytest.mark.parametrize(
-    ("fixture", "positions"),
-    [("qwen_path", Positions.MROPE), ("llava_path", Positions.ARANGE), ("tiny_path", Positions.MROPE)],
+    ("fixture", "positions", "pixel_form"),
+    [
+        ("qwen2_vl_path", Positions.MROPE, PixelForm.GRID),
+        ("qwen_path", Positions.MROPE, PixelForm.GRID),
+        ("llava_path", Positions.ARANGE, PixelForm.TILES),
+        ("llava_next_path", Positions.ARANGE, PixelForm.ANYRES),
+        ("tiny_path", Positions.MROPE, PixelForm.GRID),
+    ],
 )
 def test_the_facts_of_a_vision_checkpoint_are_read(
-    fixture: str, positions: Positions, request: pytest.FixtureRequest
+    fixture: str, positions: Positions, pixel_form: PixelForm, request: pytest.FixtureRequest
 ) -> None:
     path = request.getfixturevalue(fixture)
     found = read_checkpoint(path)
     config = json.loads((path / "config.json").read_text())
     assert found.takes_images
     assert found.family.positions is positions
+    assert found.family.pixel_form is pixel_form
     assert found.image_token_id in (config.get("image_token_id"), config.get("image_token_index"))
     assert found.image_token_id is not None
+    assert found.video_token_id == config.get("video_token_id")
+    assert found.takes_videos is (pixel_form is PixelForm.GRID)
 
 
 def test_end_ids_come_from_the_generation_config_before_the_config(edited: Edit) -> None:

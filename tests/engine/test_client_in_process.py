@@ -11,21 +11,35 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from fanlight_engine.client import CoreFacts, CoreStatistics
+from fanlight_engine.client import CoreFacts, CoreStatistics, error_of
 from fanlight_engine.client_in_process import InProcessClient, InProcessStream
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import (
+    EMBEDDINGS,
     AddRequest,
     Admitted,
     Completed,
+    Encoded,
+    EncodeRequest,
     FromCore,
     Generated,
     Rejected,
 )
-from fanlight_engine.errors import CheckpointError, ConfigError, EngineStoppedError, Reason, StartupError
+from fanlight_engine.errors import (
+    CheckpointError,
+    ConfigError,
+    CoreFailureError,
+    DuplicateRequestError,
+    EngineError,
+    EngineStoppedError,
+    InvalidRequestError,
+    OverloadedError,
+    Reason,
+    StartupError,
+)
 from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import FinishReason
-from tests.engine.builders import llava_picture, request, words
+from tests.engine.builders import llava_picture, picture, request, words
 from tests.engine.driver import Driver
 
 CONFIG = EngineConfig(torch_threads=1, kv_pages=64, context_length=512)
@@ -90,6 +104,35 @@ async def test_an_abort_ends_the_stream_and_frees_the_request(client: InProcessC
     client.abort("never heard of")
 
 
+async def test_embeddings_come_without_a_generation(client: InProcessClient) -> None:
+    asked = EncodeRequest("encode", llava_picture("encoded by a client", tiles=2))
+    said = await client.encode(asked)
+    assert said.tensors[EMBEDDINGS].shape == (32, 64)
+    assert not said.was_cached
+    again = await client.encode(asked)
+    assert again == Encoded("encode", said.tensors, was_cached=True)
+    await client.check_integrity()
+
+
+async def test_many_media_can_be_encoded_at_once(client: InProcessClient) -> None:
+    before = (await client.statistics()).images_encoded
+    media = [llava_picture(f"one of {number % 5}") for number in range(20)]
+    said = await asyncio.gather(
+        *(client.encode(EncodeRequest(str(number), medium)) for number, medium in enumerate(media))
+    )
+    assert [one.request_id for one in said] == [str(number) for number in range(20)]
+    assert all(said[number].tensors == said[number % 5].tensors for number in range(20))
+    assert (await client.statistics()).images_encoded - before == 5
+
+
+async def test_a_medium_that_cannot_be_encoded_raises_what_a_generation_would(client: InProcessClient) -> None:
+    with pytest.raises(InvalidRequestError, match="do not fit"):
+        await client.encode(EncodeRequest("large", picture("large", 1 << 24)))
+    with pytest.raises(CoreFailureError):
+        await client.encode(EncodeRequest("broken", picture("nothing in it", 16)))
+    await client.check_integrity()
+
+
 async def test_facts_say_what_fits(client: InProcessClient, llava: Checkpoint) -> None:
     assert client.facts == CoreFacts(512, 16, 64, CONFIG.vision_cache_bytes, llava.hidden_size * 4)
 
@@ -104,6 +147,7 @@ class ScriptedEngine:
     stepping: threading.Event = field(default_factory=threading.Event)
     failure: Exception | None = None
     aborted: list[str] = field(default_factory=list)
+    encodes: list[str] = field(default_factory=list)
 
     @property
     def has_work(self) -> bool:
@@ -111,6 +155,10 @@ class ScriptedEngine:
 
     def add(self, asked: AddRequest) -> FromCore:
         return Admitted(asked.request_id, 0, 0)
+
+    def encode(self, asked: EncodeRequest) -> FromCore | None:
+        self.encodes.append(asked.request_id)
+        return None
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
@@ -166,6 +214,33 @@ async def test_late_messages_of_an_aborted_request_never_reach_its_successor(lla
     assert ids_of(await messages_of(successor)) == [1]
     assert engine.aborted == ["id"]
     await client.stop()
+
+
+async def test_a_call_that_is_cancelled_aborts_what_it_wanted_encoded(llama: Checkpoint) -> None:
+    engine = ScriptedEngine()
+    client = await started(engine, llama)
+    call = asyncio.ensure_future(client.encode(EncodeRequest("id", picture("a", 1))))
+    await asyncio.sleep(0)
+    await client.statistics()  # answered behind what was asked before
+    assert engine.encodes == ["id"]
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await client.statistics()
+    assert engine.aborted == ["id"]
+    await client.stop()
+
+
+async def test_stopping_ends_what_waits_to_be_encoded(llama: Checkpoint) -> None:
+    client = await started(ScriptedEngine(), llama)
+    call = asyncio.ensure_future(client.encode(EncodeRequest("id", picture("a", 1))))
+    await asyncio.sleep(0)
+    await client.statistics()  # answered behind what was asked before
+    await client.stop()
+    with pytest.raises(EngineStoppedError):
+        await call
+    with pytest.raises(EngineStoppedError):
+        await client.encode(EncodeRequest("late", picture("a", 1)))
 
 
 async def test_stopping_ends_open_streams_and_refuses_new_ones(llama: Checkpoint) -> None:
@@ -243,3 +318,18 @@ async def test_an_error_while_loading_reaches_the_caller_as_it_is(llama: Checkpo
 
     with pytest.raises(CheckpointError, match="the weights are elsewhere"):
         await InProcessClient(CONFIG, llama, build=build).start()
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        (Reason.OVERLOADED, OverloadedError),
+        (Reason.SHUTTING_DOWN, EngineStoppedError),
+        (Reason.ENGINE_FAILURE, CoreFailureError),
+        (Reason.REQUEST_ID_IN_USE, DuplicateRequestError),
+        (Reason.IMAGE_TOO_LARGE, InvalidRequestError),
+        ("A_REASON_OF_A_LATER_CORE", CoreFailureError),
+    ],
+)
+def test_every_refusal_of_the_core_is_an_exception_of_its_kind(reason: str, error: type[EngineError]) -> None:
+    assert type(error_of(Rejected("id", reason, "prompt", "why", 2.0))) is error

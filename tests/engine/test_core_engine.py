@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 
@@ -15,7 +14,7 @@ from fanlight_engine.core.messages import (
     Completed,
     FromCore,
     Generated,
-    ImageInput,
+    MediaInput,
     Prefilled,
     Progressed,
     Rejected,
@@ -26,7 +25,7 @@ from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.runner import SampledToken
 from fanlight_engine.request import FinishReason
 from tests.engine.answers import MakeDriver, answer, assert_rejected, end_of
-from tests.engine.builders import data, llava_picture, picture, qwen_picture, request, words
+from tests.engine.builders import llava_picture, picture, qwen_picture, request, words
 from tests.engine.driver import Driver
 
 
@@ -106,8 +105,8 @@ class TestRefusal:
     ) -> None:
         driver = make_driver(llava)
         asked = request("mask", words(3), llava_picture("a"), words(3))
-        image = msgspec.structs.replace(asked.images[0], embedding_rows=rows)
-        said = driver.add(msgspec.structs.replace(asked, images=(image,)))
+        image = msgspec.structs.replace(asked.media[0], embedding_rows=rows)
+        said = driver.add(msgspec.structs.replace(asked, media=(image,)))
         assert "16 image positions" in assert_rejected(said, Reason.IMAGE_COUNT_MISMATCH).description
 
     def test_of_an_image_larger_than_the_whole_vision_cache(self, make_driver: MakeDriver, llava: Checkpoint) -> None:
@@ -128,14 +127,26 @@ class TestRefusal:
         self, make_driver: MakeDriver, qwen: Checkpoint
     ) -> None:
         said = make_driver(qwen).add(request("touching", [3], qwen_picture("a"), qwen_picture("b"), [4]))
-        assert "2 images stand in 1 separate places" in assert_rejected(said, Reason.INVALID_ARGUMENT).description
+        assert (
+            "media 0 and 1 are both a picture and touch" in assert_rejected(said, Reason.INVALID_ARGUMENT).description
+        )
 
-    def test_of_pixels_whose_grid_belies_their_rows(self, make_driver: MakeDriver, qwen: Checkpoint) -> None:
-        driver = make_driver(qwen)
+    @pytest.mark.parametrize(
+        ("grid", "reason", "why"),
+        [
+            (None, Reason.INVALID_ARGUMENT, "picture 0 comes without its grid"),
+            ((1, 3, 4), Reason.INVALID_ARGUMENT, "multiples of 2"),
+            ((0, 4, 4), Reason.INVALID_ARGUMENT, "at least 1"),
+            ((1, 8, 8), Reason.IMAGE_COUNT_MISMATCH, "make 16 embeddings, and takes 4 positions"),
+        ],
+    )
+    def test_of_a_grid_that_positions_cannot_be_made_from(
+        self, grid: tuple[int, int, int] | None, reason: Reason, why: str, make_driver: MakeDriver, qwen: Checkpoint
+    ) -> None:
         asked = request("grid", words(3), qwen_picture("a"), words(3))
-        for tensors in ({}, {**asked.images[0].tensors, "image_grid_thw": data(np.array([[1, 8, 8]]))}):
-            image = msgspec.structs.replace(asked.images[0], tensors=tensors)
-            assert_rejected(driver.add(msgspec.structs.replace(asked, images=(image,))), Reason.ENGINE_FAILURE, "")
+        medium = msgspec.structs.replace(asked.media[0], grid=grid)
+        said = make_driver(qwen).add(msgspec.structs.replace(asked, media=(medium,)))
+        assert why in assert_rejected(said, reason).description
 
     def test_of_more_waiting_requests_than_configured(self, make_driver: MakeDriver, llama: Checkpoint) -> None:
         driver = make_driver(llama, max_running_requests=1, max_waiting_requests=2)
@@ -160,7 +171,7 @@ class TestFailure:
         neighbours = [request(f"n{number}", llava_picture(f"good {number}"), words(5)) for number in range(2)]
         alone = [answer(driver, one) for one in neighbours]
         victim = request("victim", words(2), llava_picture("bad"), words(2))
-        _shorten_embedding_of(driver, victim.images[0].digest, monkeypatch)
+        _shorten_embedding_of(driver, victim.media[0].digest, monkeypatch)
         shown = [
             request(f"again {one.request_id}", llava_picture(f"new {one.request_id}"), words(5)) for one in neighbours
         ]
@@ -168,10 +179,10 @@ class TestFailure:
             driver.add(one)
         driver.run()
         rejected = assert_rejected(driver.answers["victim"].end, Reason.IMAGE_COUNT_MISMATCH)
-        assert "15 rows for an image with 16 positions" in rejected.description
+        assert "shape (15, 64) for a picture that needs (16, 64)" in rejected.description
         assert [driver.answers[one.request_id].ids for one in neighbours] == alone
         assert all(end_of(driver, one.request_id) for one in shown), "also those encoded in the same batch"
-        assert victim.images[0].digest not in driver.engine._vision_cache
+        assert victim.media[0].digest not in driver.engine._vision_cache
 
     def test_a_request_that_breaks_a_step_costs_its_neighbours_nothing(
         self, make_driver: MakeDriver, llama: Checkpoint, monkeypatch: pytest.MonkeyPatch
@@ -220,22 +231,22 @@ class TestFailure:
 def _shorten_embedding_of(driver: Driver, digest: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the vision tower yield a row too few whenever that image is among those encoded."""
     model = driver.engine._runner._adapter._model.model
-    features, encode = model.get_image_features, driver.engine._runner._adapter.encode_images
+    features, encode = model.get_image_features, driver.engine._runner._adapter.encode
 
-    def encode_images(images: list[ImageInput]) -> list[torch.Tensor]:
+    def watched(media: list[MediaInput]) -> list[torch.Tensor]:
         def shortened(**arguments: torch.Tensor) -> Any:
             output = features(**arguments)
             output.pooler_output = [
-                rows[:-1] if image.digest == digest else rows
-                for image, rows in zip(images, output.pooler_output, strict=True)
+                rows[:-1] if medium.digest == digest else rows
+                for medium, rows in zip(media, output.pooler_output, strict=True)
             ]
             return output
 
         with monkeypatch.context() as patched:
             patched.setattr(model, "get_image_features", shortened)
-            return encode(images)
+            return encode(media)
 
-    monkeypatch.setattr(driver.engine._runner._adapter, "encode_images", encode_images)
+    monkeypatch.setattr(driver.engine._runner._adapter, "encode", watched)
 
 
 class TestEnding:
@@ -288,6 +299,6 @@ def test_a_long_prompt_tells_how_far_it_is_then_once_what_it_took_then_its_token
     said: list[FromCore] = []
     while engine.has_work:
         said.extend(engine.step())
-    progress = [(one.prefill_tokens_done, one.images_encoded) for one in said if isinstance(one, Progressed)]
+    progress = [(one.prefill_tokens_done, one.media_encoded) for one in said if isinstance(one, Progressed)]
     assert progress == [(16, 0), (32, 1)]
     assert [type(one) for one in said[2:]] == [Prefilled, Generated, Generated, Generated, Completed]

@@ -32,7 +32,7 @@ class Room:
 
 def encoded(room: Room) -> list[str]:
     """Who asked for what is encoded in this step."""
-    return [f"{job.sequence.id}:{job.number}" for job in room.jobs.values()]
+    return [f"{job.sequence.id}:{job.number}" for job in room.jobs.values() if job.sequence is not None]
 
 
 def test_a_chunk_stops_before_the_first_image_over_the_step_budget() -> None:
@@ -62,6 +62,31 @@ def test_an_image_larger_than_the_budget_is_encoded_alone() -> None:
     room.step()
     assert room.cut(sequence("small", picture("small", 1))) == 1
     assert room.cut(sequence("larger", words(2), picture("another", 20))) == 2, "not beside another one"
+
+
+def test_beside_running_streams_a_step_encodes_a_quarter_but_always_one() -> None:
+    room = Room()
+    room.budget.begin_step(decodes_run=True)
+    assert room.cut(sequence("one", picture("a", 1), picture("b", 1), picture("c", 1))) == 2
+    assert encoded(room) == ["one:0", "one:1"]
+    room.step()
+    room.budget.begin_step(decodes_run=True)
+    large = sequence("large", picture("large", 20), picture("next", 1))
+    assert room.cut(large) == 20
+    room.step()
+    room.budget.release_all(large)
+    assert room.cut(sequence("three", picture("d", 4), picture("e", 4))) == 8, "nobody waits any more"
+
+
+def test_sequences_that_are_to_wait_go_on_with_what_they_have_pinned() -> None:
+    room = Room()
+    talk = sequence("talk", picture("a", 3), words(2), picture("b", 3))
+    assert room.cut(talk, end=2) == 2
+    room.step()
+    talk.computed = 2
+    room.budget.begin_step(sequences_wait=True)
+    assert room.cut(talk) == 5
+    assert room.cut(sequence("other", words(4), picture("a", 3))) == 4, "not even what is cached"
 
 
 def test_text_before_an_image_waits_for_nobody() -> None:

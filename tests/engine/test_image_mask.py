@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlight_engine.core.image_mask import ImageMask, MaskMismatchError, Piece
-from fanlight_engine.core.messages import ImageInput, MaskRun
+from fanlight_engine.core.messages import MaskRun, MediaInput
 from tests.engine.builders import picture
 
-Layout = tuple[list[ImageInput], list[MaskRun], list[tuple[int, int] | None]]
+Layout = tuple[list[MediaInput], list[MaskRun], list[tuple[int, int] | None]]
 """Images, mask runs, and per position what the docstring's table says: (image, row of it), or None for text."""
 
 
@@ -46,9 +46,9 @@ def test_a_slice_says_of_each_position_what_the_whole_says(layout: Layout, data:
         for offset in range(piece.length):
             assert start <= piece.position + offset < end
             assert found[piece.position + offset] is None
-            found[piece.position + offset] = (piece.image, piece.row + offset)
+            found[piece.position + offset] = (piece.medium, piece.row + offset)
     assert found[start:end] == table[start:end]
-    assert mask.images(start, end) == list(dict.fromkeys(one[0] for one in table[start:end] if one))
+    assert mask.media(start, end) == list(dict.fromkeys(one[0] for one in table[start:end] if one))
 
 
 @given(layout=layouts())
@@ -77,8 +77,8 @@ def test_a_missing_or_surplus_image_position_is_refused(layout: Layout, data: st
 def test_the_worked_example_of_the_documentation_holds() -> None:
     mask = ImageMask([picture("I", 3), picture("J", 2)], [MaskRun(1, 0, 3), MaskRun(6, 3, 2)], 9)
     assert list(mask.pieces(2, 7)) == [Piece(2, 0, 1, 2), Piece(6, 1, 0, 1)]
-    assert mask.images(2, 7) == [0, 1]
-    assert mask.images(4, 6) == []
+    assert mask.media(2, 7) == [0, 1]
+    assert mask.media(4, 6) == []
 
 
 def test_two_images_that_touch_are_told_apart() -> None:
@@ -89,7 +89,7 @@ def test_two_images_that_touch_are_told_apart() -> None:
 def test_an_empty_chunk_inside_an_image_needs_nothing() -> None:
     mask = ImageMask([picture("I", 4)], [MaskRun(1, 0, 4)], 6)
     assert list(mask.pieces(3, 3)) == []
-    assert mask.images(3, 3) == []
+    assert mask.media(3, 3) == []
 
 
 @pytest.mark.parametrize(
@@ -121,4 +121,4 @@ def test_rows_are_numbered_over_all_images() -> None:
     firsts = [0, *accumulate(rows)]
     runs = [MaskRun(10 * number, firsts[number], count) for number, count in enumerate(rows)]
     mask = ImageMask([picture(str(number), count) for number, count in enumerate(rows)], runs, 30)
-    assert [(piece.image, piece.row) for piece in mask.pieces(0, 30)] == [(0, 0), (1, 0), (2, 0)]
+    assert [(piece.medium, piece.row) for piece in mask.pieces(0, 30)] == [(0, 0), (1, 0), (2, 0)]

@@ -12,32 +12,37 @@ from hypothesis import strategies as st
 
 from fanlight_engine.core import messages
 from fanlight_engine.core.messages import (
+    EMBEDDINGS,
     AbortRequest,
     AddRequest,
     Admitted,
     Completed,
     CoreTimings,
+    Encoded,
+    EncodeRequest,
     FromCore,
     Generated,
-    ImageInput,
     MaskRun,
+    MediaInput,
     Prefilled,
     Progressed,
     Rejected,
     SamplingParams,
-    TensorData,
     ToCore,
     decode_from_core,
     decode_to_core,
     encode,
 )
 from fanlight_engine.errors import Reason
-from fanlight_engine.model.adapter import tensor_of
-from fanlight_engine.request import FinishReason
-from tests.engine.builders import data, qwen_picture, request
+from fanlight_engine.model.tensors import tensor_of
+from fanlight_engine.request import FinishReason, Modality
+from fanlight_engine.tensor_data import ITEM_BYTES, TensorData
+from tests.engine.builders import data, embedded, qwen_clip, qwen_picture, request
 
 TO_CORE: list[ToCore] = [
     AbortRequest("gone"),
+    EncodeRequest("encode", qwen_clip("a", seconds_per_grid=0.5)),
+    EncodeRequest("embedded", embedded("b", data(np.ones((3, 4), dtype=np.float16)), grid=(1, 2, 6))),
     request("text", [1, 2, 3]),
     request(
         "all",
@@ -63,7 +68,8 @@ FROM_CORE: list[FromCore] = [
     Progressed("a", 0, 2, 512),
     Generated("a", (5,), (-0.25,)),
     Generated("a", (5, 6)),
-    Prefilled("a", 16, 1, CoreTimings(0.1, 0.2, 0.3)),
+    Prefilled("a", 16, (0, 2), CoreTimings(0.1, 0.2, 0.3)),
+    Encoded("a", {EMBEDDINGS: data(np.ones((3, 4), dtype=np.float32))}, was_cached=True),
     *(Completed("a", reason, 2) for reason in FinishReason),
 ]
 
@@ -86,13 +92,20 @@ def test_these_tests_send_every_kind_of_message() -> None:
 
 
 integers = st.integers(-(2**63), 2**63 - 1)
-images = st.builds(
-    ImageInput,
+media = st.builds(
+    MediaInput,
     digest=st.binary(min_size=32, max_size=32),
     embedding_rows=st.integers(1, 9999),
     tensors=st.dictionaries(
-        st.text(max_size=8), st.builds(TensorData, st.just("<f4"), st.tuples(st.integers(0, 9)), st.binary(max_size=40))
+        st.text(max_size=8),
+        st.builds(
+            TensorData, st.sampled_from(sorted(ITEM_BYTES)), st.tuples(st.integers(0, 9)), st.binary(max_size=40)
+        ),
     ),
+    modality=st.sampled_from(Modality),
+    is_embedded=st.booleans(),
+    grid=st.none() | st.tuples(*[st.integers(1, 999)] * 3),
+    seconds_per_grid=st.floats(0, 100),
 )
 sampling = st.builds(
     SamplingParams,
@@ -111,7 +124,7 @@ sampling = st.builds(
         request_id=st.text(max_size=20),
         prompt_ids=st.lists(integers, max_size=20).map(tuple),
         sampling=sampling,
-        images=st.lists(images, max_size=2).map(tuple),
+        media=st.lists(media, max_size=2).map(tuple),
         mask_runs=st.lists(st.builds(MaskRun, integers, integers, integers), max_size=3).map(tuple),
         cache_salt=st.binary(max_size=40),
         arrival=st.floats(0, 1e9),

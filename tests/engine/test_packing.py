@@ -11,7 +11,7 @@ from fanlight_engine.core.block_pool import DUMMY_PAGE
 from fanlight_engine.core.scheduler import Chunk
 from fanlight_engine.core.sequence import Sequence
 from fanlight_engine.model.attention.interface import Segment
-from fanlight_engine.model.packing import PackedStep, PromptPositions, image_positions, pack
+from fanlight_engine.model.packing import PackedStep, PromptPositions, pack
 from tests.engine.builders import picture, sequence, words
 
 PAGE = 4
@@ -24,10 +24,9 @@ def placed(one: Sequence, pages: list[int], generated: int = 0) -> Sequence:
     return one
 
 
-def positions_of(one: Sequence, rows: int = 1, delta: int = 0) -> PromptPositions:
+def positions_of(one: Sequence, rows: int = 1) -> PromptPositions:
     """Positions that tell request, row and index apart: index + 100 x row."""
-    base = np.arange(one.prompt_length) + 100 * np.arange(rows)[:, None]
-    return PromptPositions(base, delta)
+    return PromptPositions(np.arange(one.prompt_length) + 100 * np.arange(rows)[:, None])
 
 
 def packed(chunks: list[Chunk], columns: int = 8) -> PackedStep:
@@ -58,15 +57,15 @@ def test_ids_at_image_positions_are_zero_whatever_the_prompt_says_there() -> Non
     one = placed(sequence("images", [5, 6], picture("a", 3), [8], picture("b", 2), [9]), [1, 2, 3])
     assert packed([Chunk(one, 0, 9)]).ids.tolist() == [5, 6, 0, 0, 0, 8, 0, 0, 9]
     assert packed([Chunk(one, 3, 4)]).ids.tolist() == [0, 0, 8, 0]
-    assert image_positions(one.mask, 9).tolist() == [False, False, True, True, True, False, True, True, False]
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_positions_continue_behind_the_prompt_with_the_requests_own_shift(rows: int) -> None:
-    positions = positions_of(sequence("any", words(5)), rows, delta=-3)
-    assert positions.between(2, 4).tolist() == [[100 * row + 2, 100 * row + 3] for row in range(rows)]
-    assert positions.between(4, 7).tolist() == [[100 * row + 4, 2, 3] for row in range(rows)]
-    assert positions.between(9, 10).tolist() == [[6]] * rows
+def test_positions_go_on_behind_the_prompt_from_its_last_token(rows: int) -> None:
+    """Also where a clip before it reached further: 40 is its greatest position here."""
+    positions = PromptPositions(np.array([0, 1, 40, 2, 3]) + 100 * np.arange(rows)[:, None])
+    expected = {(2, 4): [40, 2], (4, 7): [3, 4, 5], (5, 6): [4], (9, 10): [8]}
+    for (start, end), row in expected.items():
+        assert positions.between(start, end).tolist() == [[100 * one + at for at in row] for one in range(rows)]
 
 
 def test_all_slots_of_a_step_are_different_and_inside_their_own_pages() -> None:

@@ -1,6 +1,6 @@
-"""Greedy answers are transformers' own: alone, batched, chunked inside images, preempted, on any pages.
+"""Greedy answers are transformers' own: alone, batched, chunked inside media, preempted, on any pages.
 
-`make show-path` runs the same on five times as many prompts.
+`make show-path` runs the same on many more prompts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import pytest
 from tests.engine.parity import ARRANGEMENTS, MODELS, NEW_TOKENS, Arrangement, check_outcome, run_arrangement
 from tests.engine.reference import Case, Reference
 
-PROMPTS = 40
+PROMPTS = 26
+"""Two rounds over the kinds of a checkpoint that takes clips."""
 
 
 @pytest.fixture(scope="module", params=list(MODELS))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlight_engine.core.block_pool import BlockPool
-from fanlight_engine.core.messages import ImageInput
+from fanlight_engine.core.messages import MediaInput
 from fanlight_engine.core.prefix_cache import PrefixCache
 from fanlight_engine.core.sequence import Sequence
-from tests.engine.builders import Part, picture, request, sequence, words
+from fanlight_engine.request import Modality
+from tests.engine.builders import Part, data, embedded, picture, qwen_clip, request, sequence, words
 
 PAGE = 4
 
@@ -53,7 +56,7 @@ def _content(parts: list[Part]) -> list[tuple[int, bytes, int]]:
     """Per position: the id, and which row of which image it takes."""
     whole = request("any", *parts)
     content = [(token, b"", -1) for token in whole.prompt_ids]
-    owner = [(image, row) for image in whole.images for row in range(image.embedding_rows)]
+    owner = [(image, row) for image in whole.media for row in range(image.embedding_rows)]
     for run in whole.mask_runs:
         for offset in range(run.length):
             image, row = owner[run.row + offset]
@@ -61,11 +64,23 @@ def _content(parts: list[Part]) -> list[tuple[int, bytes, int]]:
     return content
 
 
-def test_the_same_text_with_another_image_shares_only_the_text_before_it() -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        picture("dog", 8),
+        qwen_clip("cat", 2, 4, 4),
+        embedded("cat", data(np.zeros((8, 1), dtype=np.float32))),
+        MediaInput(picture("cat", 8).digest, 8, {}, modality=Modality.VIDEO),
+        MediaInput(picture("cat", 8).digest, 8, {}, grid=(1, 4, 8)),
+        MediaInput(picture("cat", 8).digest, 8, {}, seconds_per_grid=0.5),
+    ],
+    ids=["picture", "clip", "embeddings", "equal digest, a clip", "equal digest, grid", "equal digest, speed"],
+)
+def test_the_same_text_with_another_medium_shares_only_the_text_before_it(other: MediaInput) -> None:
     text, question = words(2 * PAGE), words(3 * PAGE, seed=1)
-    cat, dog = keys(text, picture("cat", 8), question), keys(text, picture("dog", 8), question)
-    assert shared_pages(cat, dog) == 2
-    assert not set(cat[2:]) & set(dog[2:])
+    cat, another = keys(text, picture("cat", 8), question), keys(text, other, question)
+    assert shared_pages(cat, another) == 2
+    assert not set(cat[2:]) & set(another[2:])
 
 
 def test_an_image_page_differs_from_a_page_of_the_same_ids_as_text() -> None:
@@ -156,5 +171,5 @@ def test_keys_of_generated_tokens_continue_those_of_the_prompt() -> None:
 
 
 def test_images_are_told_apart_by_digest_not_by_object() -> None:
-    again: ImageInput = picture("cat", PAGE)
+    again: MediaInput = picture("cat", PAGE)
     assert keys(picture("cat", PAGE), [1]) == keys(again, [1])

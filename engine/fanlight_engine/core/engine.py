@@ -1,4 +1,4 @@
-"""The core: add, abort, step. A step reads schedule -> encode -> run -> postprocess.
+"""The core: add, encode, abort, step. A step reads schedule -> encode -> run -> postprocess.
 
 Knows messages, sequences and the runner; knows nothing of asyncio, processes, text or gRPC. Not thread-safe: whoever
 drives it calls everything from one thread.
@@ -12,13 +12,24 @@ from dataclasses import replace
 
 from fanlight_engine.client import CoreFacts, CoreStatistics
 from fanlight_engine.config import EngineConfig
+from fanlight_engine.core.admission import (
+    refusal_for_its_id,
+    refusal_for_the_crowd,
+    refusal_of,
+    refusal_of_encode,
+    rejected,
+)
 from fanlight_engine.core.block_pool import BlockPool
+from fanlight_engine.core.encode_queue import EncodeQueue
 from fanlight_engine.core.encoder_budget import EncodeJob, EncoderBudget
 from fanlight_engine.core.image_mask import ImageMask, MaskMismatchError
 from fanlight_engine.core.messages import (
+    EMBEDDINGS,
     AddRequest,
     Admitted,
     Completed,
+    Encoded,
+    EncodeRequest,
     FromCore,
     Generated,
     Prefilled,
@@ -29,7 +40,6 @@ from fanlight_engine.core.scheduler import Plan, Scheduler
 from fanlight_engine.core.sequence import Sequence
 from fanlight_engine.errors import Reason
 from fanlight_engine.model.runner import Runner, SampledToken
-from fanlight_engine.model.sampler import MAX_SUPPRESSED_IDS
 from fanlight_engine.model.vision_cache import VisionCache
 from fanlight_engine.request import FinishReason
 
@@ -50,44 +60,57 @@ class Engine:
         self._vision_cache = vision_cache
         self._encoder = EncoderBudget(vision_cache, facts.embedding_row_bytes, config.max_step_embedding_rows)
         self._scheduler = Scheduler(config, pool, self._encoder)
+        self._encodes = EncodeQueue(self._encoder)
         self._sequences: dict[str, Sequence] = {}
         self._counters = CoreStatistics()
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return self._scheduler.has_work
+        return self._scheduler.has_work or len(self._encodes) > 0
 
     def add(self, request: AddRequest) -> FromCore:
         """Queue a request: Admitted, or Rejected with the reason and nothing kept."""
-        refusal = self._refusal(request)
+        refusal = self._refusal_by_state(request, len(self._scheduler.waiting)) or refusal_of(request, self.facts)
         if refusal is not None:
             return refusal
         try:
-            sequence = Sequence(request, ImageMask(request.images, request.mask_runs, len(request.prompt_ids)))
+            sequence = Sequence(request, ImageMask(request.media, request.mask_runs, len(request.prompt_ids)))
             self._runner.add(sequence)
         except MaskMismatchError as error:
-            return _rejected(request, Reason.IMAGE_COUNT_MISMATCH, "prompt", str(error))
+            return rejected(request, Reason.IMAGE_COUNT_MISMATCH, "prompt", str(error))
         except ValueError as error:
-            return _rejected(request, Reason.INVALID_ARGUMENT, "prompt", str(error))
+            return rejected(request, Reason.INVALID_ARGUMENT, "prompt", str(error))
         except Exception:  # positions come from foreign model code; the request fails, the core goes on
             _log.exception("positions of a prompt failed")
-            return _rejected(request, Reason.ENGINE_FAILURE, "", _FAILED)
+            return rejected(request, Reason.ENGINE_FAILURE, "", _FAILED)
         ahead = len(self._scheduler.waiting)
         self._sequences[sequence.id] = sequence
         self._scheduler.add(sequence)
         return Admitted(sequence.id, self._scheduler.cached_tokens(sequence), ahead)
 
+    def encode(self, request: EncodeRequest) -> FromCore | None:
+        """Queue a medium to be encoded (None), unless its embeddings are known (Encoded) or it is refused."""
+        refusal = self._refusal_by_state(request, len(self._encodes)) or refusal_of_encode(request, self.facts)
+        if refusal is not None:
+            return refusal
+        if self._encoder.knows(request.media):
+            return self._encoded(request, was_cached=True)
+        self._encodes.add(request)
+        return None
+
     def abort(self, request_id: str) -> None:
         """Free a request in whatever state it is; unknown ids are ignored."""
+        self._encodes.abort(request_id)
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             self._free(sequence)
 
     def step(self) -> list[FromCore]:
         """Compute one step and say what came of it."""
-        plan = self._scheduler.schedule()
-        messages = self._encode(plan)
+        plan = self._scheduler.schedule(leave_encoder=self._encodes.was_passed_over)
+        self._encodes.plan(plan.encode_jobs)
+        messages = self._run_encode_jobs(plan)
         if not plan.chunks:
             return messages
         sampled, failures = self._run(plan)
@@ -107,6 +130,7 @@ class Engine:
             waiting_requests=len(self._scheduler.waiting),
             free_pages=self._pool.available,
             total_pages=self._pool.usable_pages,
+            waiting_encodes=len(self._encodes),
             pinned_embeddings=self._encoder.pins,
             vision_cache_bytes=self._vision_cache.used_bytes,
             prefix_cache_queries=self._scheduler.prefix_cache_queries,
@@ -117,44 +141,12 @@ class Engine:
     def check_integrity(self) -> None:
         """Raise AssertionError unless every page, pin and sequence is accounted for."""
         self._scheduler.check_integrity()
+        self._encodes.check_integrity()
         queued = {sequence.id for sequence in (*self._scheduler.running, *self._scheduler.waiting)}
         if queued != self._sequences.keys():
             raise AssertionError(f"sequences known but not queued, or the reverse: {queued ^ self._sequences.keys()}")
         if not queued and self._pool.available != self._pool.usable_pages:
             raise AssertionError(f"{self._pool.usable_pages - self._pool.available} pages held with no request running")
-
-    def _refusal(self, request: AddRequest) -> Rejected | None:
-        """What can be told before anything is allocated. The front checks all but the queue too, with better words."""
-        sampling, length = request.sampling, len(request.prompt_ids)
-        if request.request_id in self._sequences:
-            return _rejected(request, Reason.REQUEST_ID_IN_USE, "request_id", "a request with this id is running")
-        if len(self._scheduler.waiting) >= self._config.max_waiting_requests:
-            return self._overloaded(request)
-        if not length:
-            return _rejected(request, Reason.EMPTY_PROMPT, "prompt", "the prompt has no tokens")
-        if length + sampling.max_new_tokens > self.facts.context_length:
-            described = (
-                f"{length} prompt tokens and {sampling.max_new_tokens} new ones, {self.facts.context_length} fit"
-            )
-            return _rejected(request, Reason.PROMPT_TOO_LONG, "prompt", described)
-        largest = max((image.embedding_rows for image in request.images), default=0)
-        if largest * self.facts.embedding_row_bytes > self.facts.vision_cache_bytes:
-            described = f"an image of {largest} embeddings does not fit into the vision cache"
-            return _rejected(request, Reason.IMAGE_TOO_LARGE, "prompt", described)
-        if sampling.min_new_tokens and len(sampling.end_ids + sampling.stop_token_ids) > MAX_SUPPRESSED_IDS:
-            described = f"min_new_tokens works with at most {MAX_SUPPRESSED_IDS} end and stop ids"
-            return _rejected(request, Reason.SAMPLING_OUT_OF_RANGE, "config.sampling.min_new_tokens", described)
-        return None
-
-    def _overloaded(self, request: AddRequest) -> Rejected:
-        waiting = len(self._scheduler.waiting)
-        return Rejected(
-            request.request_id,
-            Reason.OVERLOADED,
-            "",
-            f"{waiting} requests are waiting, the limit is {self._config.max_waiting_requests}; try again later",
-            retry_after=1.0,
-        )
 
     def _run(self, plan: Plan) -> tuple[list[SampledToken], list[FromCore]]:
         """Compute the plan. Where it fails each chunk is tried alone, and those that fail again leave the plan.
@@ -173,23 +165,49 @@ class Engine:
         plan.chunks[:] = [chunk for attempt in attempts for chunk in attempt.chunks]
         return [token for tokens, _ in outcomes for token in tokens], [one for _, failed in outcomes for one in failed]
 
-    def _encode(self, plan: Plan) -> list[FromCore]:
-        """Encode what the plan asks for; requests whose image failed leave the plan and are rejected."""
+    def _refusal_by_state(self, request: AddRequest | EncodeRequest, waiting: int) -> Rejected | None:
+        if request.request_id in self._sequences or request.request_id in self._encodes:
+            return refusal_for_its_id(request)
+        return refusal_for_the_crowd(request, waiting, self._config.max_waiting_requests)
+
+    def _run_encode_jobs(self, plan: Plan) -> list[FromCore]:
+        """Encode what the plan asks for; requests whose medium failed leave the plan and are rejected."""
         jobs = list(plan.encode_jobs.values())
-        if not jobs:
+        if not jobs and not self._encodes.planned:
             return []
         begun = time.monotonic()
         failures = self._runner.encode(jobs)
-        self._record_encoding([job for job in jobs if job.image.digest not in failures], time.monotonic() - begun)
+        self._record_encoding([job for job in jobs if job.medium.digest not in failures], time.monotonic() - begun)
+        answers = self._answer_encodes(failures)
         victims = [one for one in self._scheduler.running if not one.pinned.isdisjoint(failures)]
         plan.chunks[:] = [chunk for chunk in plan.chunks if chunk.sequence not in victims]
-        return [self._fail(victim, failures[next(iter(victim.pinned & failures.keys()))]) for victim in victims]
+        return answers + [
+            self._fail(victim, failures[next(iter(victim.pinned & failures.keys()))]) for victim in victims
+        ]
+
+    def _answer_encodes(self, failures: dict[bytes, Exception]) -> list[FromCore]:
+        """What this step's encode requests are told."""
+        answers: list[FromCore] = []
+        for one in self._encodes.planned:
+            error = failures.get(one.request.media.digest)
+            if error is None:
+                answers.append(self._encoded(one.request, was_cached=not one.runs_tower))
+            else:
+                answers.append(_failed(one.request, error, "media"))
+        self._encodes.finish()
+        return answers
+
+    def _encoded(self, request: EncodeRequest, was_cached: bool) -> Encoded:
+        return Encoded(request.request_id, {EMBEDDINGS: self._runner.embedding(request.media.digest)}, was_cached)
 
     @staticmethod
     def _record_encoding(jobs: list[EncodeJob], seconds: float) -> None:
-        for job in jobs:
-            job.sequence.encoded_here.add(job.number)
-        for sequence in {id(job.sequence): job.sequence for job in jobs}.values():
+        encoded = [
+            (job.sequence, job.number) for job in jobs if job.sequence is not None and not job.medium.is_embedded
+        ]
+        for sequence, number in encoded:
+            sequence.encoded_here.add(number)
+        for sequence in {id(sequence): sequence for sequence, _ in encoded}.values():
             sequence.clock.encode_seconds += seconds
 
     def _postprocess(self, plan: Plan, sampled: list[SampledToken]) -> list[FromCore]:
@@ -225,11 +243,9 @@ class Engine:
         return messages
 
     def _fail(self, sequence: Sequence, error: Exception) -> Rejected:
-        """End a request that cannot be computed. A mismatch is in its own data and is told; others stay in the log."""
+        """End a request that cannot be computed."""
         self._free(sequence)
-        if isinstance(error, MaskMismatchError):
-            return _rejected(sequence.request, Reason.IMAGE_COUNT_MISMATCH, "prompt", str(error))
-        return _rejected(sequence.request, Reason.ENGINE_FAILURE, "", _FAILED)
+        return _failed(sequence.request, error, "prompt")
 
     def _free(self, sequence: Sequence) -> None:
         """The one way out: pages, pins, positions and the books."""
@@ -238,19 +254,22 @@ class Engine:
         del self._sequences[sequence.id]
 
 
-def _rejected(request: AddRequest, reason: Reason, field: str, description: str) -> Rejected:
-    return Rejected(request.request_id, reason, field, description)
+def _failed(request: AddRequest | EncodeRequest, error: Exception, field: str) -> Rejected:
+    """A mismatch is in the request's own data and is told; other errors stay in the log."""
+    if isinstance(error, MaskMismatchError):
+        return rejected(request, Reason.IMAGE_COUNT_MISMATCH, field, str(error))
+    return rejected(request, Reason.ENGINE_FAILURE, "", _FAILED)
 
 
 def _progressed(sequence: Sequence) -> Progressed:
-    return Progressed(sequence.id, 0, sequence.images_available(), min(sequence.computed, sequence.prompt_length))
+    return Progressed(sequence.id, 0, sequence.media_available(), min(sequence.computed, sequence.prompt_length))
 
 
 def _prefilled(sequence: Sequence) -> Prefilled:
     return Prefilled(
         request_id=sequence.id,
         cached_tokens=sequence.cached_tokens or 0,
-        encoder_cache_hits=len(sequence.request.images) - len(sequence.encoded_here),
+        encoded_media=tuple(sorted(sequence.encoded_here)),
         timings=sequence.clock.timings(),
     )
 

@@ -1,6 +1,6 @@
-"""Which prompt position takes which row of which image embedding; sliced per chunk, so an image may straddle chunks.
+"""Which prompt position takes which row of which medium's embedding; sliced per chunk, so media may straddle chunks.
 
-Knows positions and rows only: no tensors, no pixels. Worked example, a request with two images of 3 and 2 rows:
+Knows positions and rows only: no tensors, no pixels. Worked example, a request with two pictures of 3 and 2 rows:
 
     position   0  1  2  3  4  5  6  7  8
     prompt     a  I  I  I  b  c  J  J  d
@@ -8,7 +8,7 @@ Knows positions and rows only: no tensors, no pixels. Worked example, a request 
 
     runs       (start 1, row 0, length 3), (start 6, row 3, length 2)
     pieces(2, 7)  the chunk of positions 2..6:
-               image 0 rows 1..2 at positions 2..3, image 1 row 0 at position 6
+               medium 0 rows 1..2 at positions 2..3, medium 1 row 0 at position 6
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from fanlight_engine.core.messages import ImageInput, MaskRun
+from fanlight_engine.core.messages import MaskRun, MediaInput
 
 
 class MaskMismatchError(ValueError):
-    """Image positions and embedding rows of a request do not match."""
+    """Positions and embedding rows of a request's media do not match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`length` prompt positions from `position` take rows from `row` of image number `image`."""
+    """`length` prompt positions from `position` take rows from `row` of medium number `medium`."""
 
     position: int
-    image: int
+    medium: int
     row: int
     length: int
 
 
 class ImageMask:
-    """The image positions of one expanded prompt, in order."""
+    """The positions of one expanded prompt that take embeddings, in order."""
 
-    def __init__(self, images: Sequence[ImageInput], runs: Sequence[MaskRun], prompt_length: int) -> None:
-        """Raises MaskMismatchError unless the runs cover each row of each image exactly once, in order."""
-        self._first_rows = (0, *accumulate(image.embedding_rows for image in images))
+    def __init__(self, media: Sequence[MediaInput], runs: Sequence[MaskRun], prompt_length: int) -> None:
+        """Raises MaskMismatchError unless the runs cover each row of each medium exactly once, in order."""
+        self._first_rows = (0, *accumulate(medium.embedding_rows for medium in media))
         _check_runs(runs, self._first_rows[-1], prompt_length)
-        self.pieces_in_order = tuple(self._split_by_image(runs))
+        self.pieces_in_order = tuple(self._split_by_medium(runs))
         self._ends = [piece.position + piece.length for piece in self.pieces_in_order]
-        self.last_positions = self._last_positions(len(images))
+        self.last_positions = self._last_positions(len(media))
 
     @property
     def rows(self) -> int:
@@ -60,30 +60,30 @@ class ImageMask:
             cut_front = max(0, start - piece.position)
             cut_back = max(0, piece.position + piece.length - end)
             yield Piece(
-                piece.position + cut_front, piece.image, piece.row + cut_front, piece.length - cut_front - cut_back
+                piece.position + cut_front, piece.medium, piece.row + cut_front, piece.length - cut_front - cut_back
             )
 
-    def images(self, start: int, end: int) -> list[int]:
-        """Numbers of the images that have a position inside [start, end), in order, each once."""
-        return list(dict.fromkeys(piece.image for piece in self.pieces(start, end)))
+    def media(self, start: int, end: int) -> list[int]:
+        """Numbers of the media that have a position inside [start, end), in order, each once."""
+        return list(dict.fromkeys(piece.medium for piece in self.pieces(start, end)))
 
-    def first_position(self, image: int) -> int:
-        """The first prompt position of an image."""
-        return next(piece.position for piece in self.pieces_in_order if piece.image == image)
+    def first_position(self, medium: int) -> int:
+        """The first prompt position of a medium."""
+        return next(piece.position for piece in self.pieces_in_order if piece.medium == medium)
 
-    def _split_by_image(self, runs: Sequence[MaskRun]) -> Iterator[Piece]:
+    def _split_by_medium(self, runs: Sequence[MaskRun]) -> Iterator[Piece]:
         for run in runs:
             position, row, left = run.start, run.row, run.length
             while left:
-                image = bisect_right(self._first_rows, row) - 1
-                length = min(left, self._first_rows[image + 1] - row)
-                yield Piece(position, image, row - self._first_rows[image], length)
+                medium = bisect_right(self._first_rows, row) - 1
+                length = min(left, self._first_rows[medium + 1] - row)
+                yield Piece(position, medium, row - self._first_rows[medium], length)
                 position, row, left = position + length, row + length, left - length
 
-    def _last_positions(self, images: int) -> tuple[int, ...]:
-        last = [0] * images
+    def _last_positions(self, media: int) -> tuple[int, ...]:
+        last = [0] * media
         for piece in self.pieces_in_order:
-            last[piece.image] = piece.position + piece.length - 1
+            last[piece.medium] = piece.position + piece.length - 1
         return tuple(last)
 
 
@@ -96,4 +96,4 @@ def _check_runs(runs: Sequence[MaskRun], rows: int, prompt_length: int) -> None:
     if free_from > prompt_length:
         raise MaskMismatchError(f"image positions reach {free_from}, the prompt has {prompt_length} positions")
     if covered != rows:
-        raise MaskMismatchError(f"{covered} image positions for {rows} rows of image embeddings")
+        raise MaskMismatchError(f"{covered} image positions for {rows} rows of embeddings")

@@ -9,32 +9,40 @@ from __future__ import annotations
 
 import msgspec
 
-from fanlight_engine.request import FinishReason
+from fanlight_engine.request import FinishReason, Modality
+from fanlight_engine.tensor_data import TensorData
 
 
-class TensorData(msgspec.Struct, frozen=True):
-    """A C-contiguous little-endian tensor: `dtype` as numpy names it, `shape`, and the bytes."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-
-class ImageInput(msgspec.Struct, frozen=True):
-    """One preprocessed image.
+class MediaInput(msgspec.Struct, frozen=True):
+    """One preprocessed picture or clip.
 
     `digest` is SHA-256 over encoded bytes, processing configuration and model fingerprint. `embedding_rows` is how many
-    prompt positions take a row of its embedding. `tensors` are the vision tower's keyword arguments for this one image
-    (for example `pixel_values` and `image_grid_thw`), each with the image on its first axis.
+    prompt positions take a row of its embedding. `tensors` are the vision tower's keyword arguments for this one medium
+    (for example `pixel_values` and `image_grid_thw`), each with the medium (or its patches) on the first axis; where
+    `is_embedded`, they are the embeddings themselves, and no tower runs. `grid` (t, h, w) counts patches before merging
+    and `seconds_per_grid` is the time between two steps of t: families with M-RoPE positions need them.
     """
 
     digest: bytes
     embedding_rows: int
     tensors: dict[str, TensorData]
+    modality: Modality = Modality.IMAGE
+    is_embedded: bool = False
+    grid: tuple[int, int, int] | None = None
+    seconds_per_grid: float = 1.0
+
+    @property
+    def noun(self) -> str:
+        """What error texts call it."""
+        return "clip" if self.modality is Modality.VIDEO else "picture"
+
+
+EMBEDDINGS = "embeddings"
+"""Name of the one tensor [rows, hidden] of a MediaInput that is embedded, and of an Encoded."""
 
 
 class MaskRun(msgspec.Struct, frozen=True):
-    """Prompt positions [start, start + length) take rows [row, row + length) of the request's image embeddings."""
+    """Prompt positions [start, start + length) take rows [row, row + length) of the request's media embeddings."""
 
     start: int
     row: int
@@ -68,7 +76,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     request_id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
-    images: tuple[ImageInput, ...] = ()
+    media: tuple[MediaInput, ...] = ()
     mask_runs: tuple[MaskRun, ...] = ()
     cache_salt: bytes = b""
     arrival: float = 0.0
@@ -78,6 +86,13 @@ class AbortRequest(msgspec.Struct, frozen=True, tag=True):
     """Front to core: free this request wherever it is. Unknown ids are ignored; nothing is answered."""
 
     request_id: str
+
+
+class EncodeRequest(msgspec.Struct, frozen=True, tag=True):
+    """Front to core: encode this picture or clip and send its embeddings back; no tokens are generated."""
+
+    request_id: str
+    media: MediaInput
 
 
 class Admitted(msgspec.Struct, frozen=True, tag=True):
@@ -106,7 +121,7 @@ class Progressed(msgspec.Struct, frozen=True, tag=True):
 
     request_id: str
     queue_position: int
-    images_encoded: int
+    media_encoded: int
     prefill_tokens_done: int
 
 
@@ -129,13 +144,24 @@ class CoreTimings(msgspec.Struct, frozen=True):
 class Prefilled(msgspec.Struct, frozen=True, tag=True):
     """Core to front: the prompt is computed; what that took. Comes once, just before the first Generated.
 
+    `encoded_media` are the numbers of the media that the vision tower ran for on this request's behalf; the embeddings,
+    or the computed pages, of the others were known.
+
     Not part of Completed, because a front that ends an answer itself (a stop string, a cancel) hears nothing after it.
     """
 
     request_id: str
     cached_tokens: int
-    encoder_cache_hits: int
+    encoded_media: tuple[int, ...]
     timings: CoreTimings
+
+
+class Encoded(msgspec.Struct, frozen=True, tag=True):
+    """Core to front: the embeddings that an EncodeRequest asked for; terminal. `was_cached` when no tower ran."""
+
+    request_id: str
+    tensors: dict[str, TensorData]
+    was_cached: bool
 
 
 class Completed(msgspec.Struct, frozen=True, tag=True):
@@ -146,8 +172,8 @@ class Completed(msgspec.Struct, frozen=True, tag=True):
     preemptions: int
 
 
-ToCore = AddRequest | AbortRequest
-FromCore = Admitted | Rejected | Progressed | Prefilled | Generated | Completed
+ToCore = AddRequest | AbortRequest | EncodeRequest
+FromCore = Admitted | Rejected | Progressed | Prefilled | Generated | Completed | Encoded
 
 _encoder = msgspec.msgpack.Encoder()
 _to_core_decoder = msgspec.msgpack.Decoder(ToCore)

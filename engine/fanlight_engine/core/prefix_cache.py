@@ -1,9 +1,9 @@
 """Finds pages that already hold the KV of a prompt's beginning. Knows no tensors.
 
 Only full pages are shared. A page's key is a hash chain: SHA-256 over the key before it, the page's token ids, and for
-each image piece in it the media digest, the row and where it lies. Equal keys therefore mean equal tokens, equal images
-and equal offsets all the way back to the first token; the same text around another image never matches. The chain
-starts from the request's cache salt, so callers with different salts never share.
+each piece of a medium in it the digest, what positions are made from, the row and where it lies. Equal keys therefore
+mean equal tokens, equal media and equal offsets all the way back to the first token; the same text around another
+medium never matches. The chain starts from the request's cache salt, so callers with different salts never share.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from fanlight_engine.core.block_pool import BlockPool
 from fanlight_engine.core.image_mask import ImageMask
-from fanlight_engine.core.messages import ImageInput
+from fanlight_engine.core.messages import MediaInput
 
 
 def root_key(cache_salt: bytes) -> bytes:
@@ -22,14 +22,14 @@ def root_key(cache_salt: bytes) -> bytes:
     return hashlib.sha256(cache_salt).digest()
 
 
-def next_key(
-    previous: bytes, tokens: Sequence[int], start: int, mask: ImageMask, images: Sequence[ImageInput]
-) -> bytes:
+def next_key(previous: bytes, tokens: Sequence[int], start: int, mask: ImageMask, media: Sequence[MediaInput]) -> bytes:
     """The key of the page that holds `tokens`, the first of them at position `start`."""
     chain = hashlib.sha256(previous)
     chain.update(array("q", tokens).tobytes())
     for piece in mask.pieces(start, start + len(tokens)):
-        chain.update(images[piece.image].digest)
+        medium = media[piece.medium]
+        chain.update(medium.digest)
+        chain.update(repr((medium.modality.value, medium.grid, medium.seconds_per_grid)).encode())
         chain.update(array("q", (piece.position - start, piece.row, piece.length)).tobytes())
     return chain.digest()
 

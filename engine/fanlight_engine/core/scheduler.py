@@ -1,6 +1,6 @@
 """Decides what the next step computes: policy only, no tensors, no clock but for stamping first steps.
 
-A step has a budget of tokens and a budget of image embeddings. Decodes come first, one token each, so running streams
+A step has a budget of tokens and a budget of embedding rows. Decodes come first, one token each, so running streams
 keep flowing; then chunks of prompts that are under way, then new ones in order of arrival. The head of the queue is
 never overtaken. When pages run out the youngest running sequence is preempted: it gives everything back and later
 computes its tokens again. The oldest can therefore always go on, so there is no livelock.
@@ -45,15 +45,15 @@ class Chunk:
 
 @dataclass(slots=True)
 class Plan:
-    """What one step does: encode these images, then compute these chunks, decodes first."""
+    """What one step does: encode these media, then compute these chunks, decodes first."""
 
     chunks: list[Chunk] = field(default_factory=list)
     encode_jobs: dict[bytes, EncodeJob] = field(default_factory=dict)
 
     @property
-    def has_images(self) -> bool:
-        """Whether any chunk takes image embeddings; known before anything touches the device."""
-        return any(chunk.sequence.mask.images(chunk.start, chunk.end) for chunk in self.chunks)
+    def has_media(self) -> bool:
+        """Whether any chunk takes embeddings of media; known before anything touches the device."""
+        return any(chunk.sequence.mask.media(chunk.start, chunk.end) for chunk in self.chunks)
 
     @property
     def is_decode_only(self) -> bool:
@@ -99,17 +99,20 @@ class Scheduler:
         """Prompt tokens whose KV is in the prefix cache right now."""
         return len(self._prefix_cache.match(self._shareable_keys(sequence))) * self._page_size
 
-    def schedule(self) -> Plan:
-        """The next step. An empty plan means that nothing can run."""
+    def schedule(self, leave_encoder: bool = False) -> Plan:
+        """The next step. An empty plan means that nothing can run.
+
+        With `leave_encoder` no medium is encoded that is not under way, so that others can use the encoder.
+        """
         plan = Plan()
-        self._encoder.begin_step()
         self._plan_decodes(plan)
+        self._encoder.begin_step(decodes_run=bool(plan.chunks), sequences_wait=leave_encoder)
         self._plan_prefills(plan)
         self._admit_waiting(plan)
         return plan
 
     def computed(self, chunk: Chunk) -> None:
-        """Record that a chunk's KV is in its pages: share full pages, let go of images that are behind it."""
+        """Record that a chunk's KV is in its pages: share full pages, let go of media that are behind it."""
         sequence = chunk.sequence
         sequence.computed = chunk.end
         full_before, full = chunk.start // self._page_size, chunk.end // self._page_size

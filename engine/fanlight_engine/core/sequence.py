@@ -62,9 +62,9 @@ class Sequence:
     computed: int = 0
     pages: list[int] = field(default_factory=list)
     pinned: set[bytes] = field(default_factory=set)
-    """Digests of the images whose embeddings this sequence's next chunks need."""
+    """Digests of the media whose embeddings this sequence's next chunks need."""
     encoded_here: set[int] = field(default_factory=set)
-    """Numbers of the images that were encoded on this request's behalf; filled by the engine."""
+    """Numbers of the media that the tower ran for on this request's behalf; filled by the engine."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache when it first ran."""
     preemptions: int = 0
@@ -112,12 +112,12 @@ class Sequence:
             start = len(self._keys) * page_size
             previous = self._keys[-1] if self._keys else root_key(self.request.cache_salt)
             block = self.tokens[start : start + page_size]
-            self._keys.append(next_key(previous, block, start, self.mask, self.request.images))
+            self._keys.append(next_key(previous, block, start, self.mask, self.request.media))
         return self._keys[:pages]
 
-    def images_available(self) -> int:
-        """Images that need no more encoding: behind the computed tokens or encoded already."""
+    def media_available(self) -> int:
+        """Media that need no more encoding: behind the computed tokens or encoded already."""
         return sum(
-            last < self.computed or number in self.encoded_here or image.digest in self.pinned
-            for number, (image, last) in enumerate(zip(self.request.images, self.mask.last_positions, strict=True))
+            last < self.computed or number in self.encoded_here or medium.digest in self.pinned
+            for number, (medium, last) in enumerate(zip(self.request.media, self.mask.last_positions, strict=True))
         )

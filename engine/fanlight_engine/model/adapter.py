@@ -11,13 +11,15 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from fanlight_engine.core.image_mask import MaskMismatchError
-from fanlight_engine.core.messages import ImageInput, TensorData
+from fanlight_engine.core.image_mask import ImageMask
+from fanlight_engine.core.messages import MediaInput
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.attention.interface import PagedBatch
 from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.families import Positions
 from fanlight_engine.model.kv_cache import KeyValueShape
+from fanlight_engine.model.positions import rope_arguments, rope_positions
+from fanlight_engine.model.vision_tower import VisionTower
 
 
 class ModelAdapter:
@@ -32,6 +34,8 @@ class ModelAdapter:
         self._embed = decoder.get_input_embeddings()
         self._head = head
         self._family = checkpoint.family
+        self._merge_size = _merge_size(checkpoint)
+        self._tower = VisionTower(model, checkpoint, checkpoint.hidden_size)
         self.device = model.device
         self.dtype = model.dtype
         self.hidden_size = checkpoint.hidden_size
@@ -52,7 +56,7 @@ class ModelAdapter:
 
     @property
     def embedding_row_bytes(self) -> int:
-        """Bytes of one image embedding row."""
+        """Bytes of one embedding row of a picture or clip."""
         return self.hidden_size * self.dtype.itemsize
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -71,48 +75,26 @@ class ModelAdapter:
         """Hidden states [N, hidden] -> float32 logits [N, vocab]."""
         return self._head(hidden).float()
 
-    def encode_images(self, images: Sequence[ImageInput]) -> list[torch.Tensor]:
-        """Run the vision tower once over all images: one [rows, hidden] tensor each, in order.
-
-        Raises MaskMismatchError when the tower yields another number of rows than an image has positions.
-        """
-        arguments = {
-            name: torch.cat([tensor_of(image.tensors[name]) for image in images]).to(self.device)
-            for name in self._family.vision_tensors
-        }
-        features = self._model.model.get_image_features(**arguments).pooler_output
-        if len(features) != len(images):
-            raise MaskMismatchError(f"the vision tower gave {len(features)} embeddings for {len(images)} images")
-        for image, feature in zip(images, features, strict=True):
-            if feature.shape[0] != image.embedding_rows:
-                raise MaskMismatchError(
-                    f"the vision tower gave {feature.shape[0]} rows for an image with {image.embedding_rows} positions"
-                )
-        # Cloned: the towers return views of one big tensor, which a single cached image would keep alive.
-        return [feature.to(self.dtype).clone() for feature in features]
+    def encode(self, media: Sequence[MediaInput]) -> list[torch.Tensor]:
+        """Embeddings [rows, hidden] of pictures and clips, in order; see VisionTower.encode."""
+        return self._tower.encode(media)
 
     def prompt_positions(
-        self, prompt_ids: Sequence[int], image_positions: np.ndarray, images: Sequence[ImageInput]
-    ) -> tuple[np.ndarray, int]:
-        """Positions [position_rows, prompt] int64 of an expanded prompt, and what to add to an index after it.
+        self, prompt_ids: Sequence[int], mask: ImageMask, media: Sequence[MediaInput]
+    ) -> np.ndarray:
+        """Positions [position_rows, prompt] int64 of an expanded prompt.
 
-        `image_positions` [prompt] bool marks the positions that take an embedding. Raises ValueError for prompts whose
-        images touch each other, where the family's own rope index cannot tell them apart.
+        Raises ValueError for prompts whose media the family's own rope index cannot tell apart or place.
         """
         length = len(prompt_ids)
-        if self.position_rows == 1 or not images:
-            return np.broadcast_to(np.arange(length), (self.position_rows, length)), 0
-        spans = int(image_positions[0]) + int(np.count_nonzero(image_positions[1:] & ~image_positions[:-1]))
-        if spans != len(images):
-            raise ValueError(f"{len(images)} images stand in {spans} separate places; put a token between two images")
-        positions, delta = self._model.model.get_rope_index(
-            torch.tensor([list(prompt_ids)]),
-            mm_token_type_ids=torch.from_numpy(image_positions.astype(np.int32))[None],
-            image_grid_thw=torch.cat([tensor_of(image.tensors["image_grid_thw"]) for image in images]),
+        if self._family.positions is not Positions.MROPE or not media:
+            return np.broadcast_to(np.arange(length), (self.position_rows, length))
+        arguments = rope_arguments(
+            prompt_ids, mask, media, self._merge_size, reads_seconds_per_grid=self._family.reads_seconds_per_grid
         )
-        return positions[:, 0].numpy(), int(delta)
+        return rope_positions(self._model.model.get_rope_index, arguments)
 
 
-def tensor_of(data: TensorData) -> torch.Tensor:
-    """The tensor that was sent as bytes; a copy, since messages are immutable."""
-    return torch.from_numpy(np.frombuffer(data.data, dtype=data.dtype).reshape(data.shape).copy())
+def _merge_size(checkpoint: Checkpoint) -> int:
+    """How many patches of a row become one embedding; 1 for towers that merge none."""
+    return int(getattr(getattr(checkpoint.config, "vision_config", None), "spatial_merge_size", 1))

@@ -76,11 +76,24 @@ class Checkpoint:
         return self.family.takes_images
 
     @property
+    def takes_videos(self) -> bool:
+        """Whether prompts may hold clips that go through the tower's own way for them."""
+        return self.family.takes_videos and self.video_token_id is not None
+
+    @property
     def image_token_id(self) -> int | None:
         """The id that stands for an image in prompts; None for text checkpoints."""
-        for attribute in ("image_token_id", "image_token_index"):
+        return self._token_id("image") if self.takes_images else None
+
+    @property
+    def video_token_id(self) -> int | None:
+        """The id that stands for a clip in prompts; None where the family has no such."""
+        return self._token_id("video") if self.family.takes_videos else None
+
+    def _token_id(self, medium: str) -> int | None:
+        for attribute in (f"{medium}_token_id", f"{medium}_token_index"):
             value = getattr(self.config, attribute, None)
-            if self.takes_images and value is not None:
+            if value is not None:
                 return int(value)
         return None
 

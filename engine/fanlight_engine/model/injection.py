@@ -1,7 +1,7 @@
-"""Puts image embeddings where the image mask says, through a buffer and a mask at fixed addresses.
+"""Puts embeddings of pictures and clips where the image mask says, through a buffer and a mask at fixed addresses.
 
-Both are allocated once for the largest step and cleared per step, and the choice between text and image is one
-unconditional `where`: what a captured prefill needs. Steps without images never come here.
+Both are allocated once for the largest step and cleared per step, and the choice between text and medium is one
+unconditional `where`: what a captured prefill needs. Steps without media never come here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ImageInjector:
         self._mask = torch.zeros(max_step_tokens, dtype=torch.bool, device=adapter.device)
 
     def inject(self, embeddings: torch.Tensor, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Text embeddings [T, hidden] of packed chunks -> the same with image rows in place."""
+        """Text embeddings [T, hidden] of packed chunks -> the same with the media's rows in place."""
         tokens = embeddings.shape[0]
         self._mask[:tokens] = False
         first_row = 0
@@ -37,7 +37,7 @@ class ImageInjector:
     def _place(self, chunk: Chunk, offset: int) -> None:
         """`offset` turns a position of the chunk's request into a row of the step."""
         for piece in chunk.sequence.mask.pieces(chunk.start, chunk.end):
-            embedding = self._cache.get(chunk.sequence.request.images[piece.image].digest)
+            embedding = self._cache.get(chunk.sequence.request.media[piece.medium].digest)
             rows = slice(piece.position + offset, piece.position + offset + piece.length)
             self._buffer[rows] = embedding[piece.row : piece.row + piece.length]
             self._mask[rows] = True

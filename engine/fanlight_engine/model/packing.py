@@ -11,24 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from fanlight_engine.core.block_pool import DUMMY_PAGE
-from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.scheduler import Chunk
 from fanlight_engine.model.attention.interface import Segment
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPositions:
-    """Positions of a request's prompt, [position_rows, prompt] int64, and what to add to an index behind it."""
+    """Positions of a request's prompt, [position_rows, prompt] int64. Generated tokens go on from its last token's.
+
+    Not from the greatest position of the prompt: the times of a slow clip run ahead of the text behind it.
+    """
 
     of_prompt: np.ndarray
-    delta: int
 
     def between(self, start: int, end: int) -> np.ndarray:
         """Positions of tokens [start, end), [position_rows, end - start]."""
         prompt_length = self.of_prompt.shape[1]
         inside = self.of_prompt[:, start:end]
-        behind = np.arange(max(start, prompt_length), end) + self.delta
-        return np.concatenate([inside, np.broadcast_to(behind, (inside.shape[0], len(behind)))], axis=1)
+        steps_behind = np.arange(max(start, prompt_length), end) - (prompt_length - 1)
+        return np.concatenate([inside, self.of_prompt[:, -1:] + steps_behind], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class PackedStep:
     """Host arrays of one step."""
 
     ids: np.ndarray
-    """[T] int64; positions that take an image embedding hold 0, whatever the prompt says there."""
+    """[T] int64; positions that take an embedding hold 0, whatever the prompt says there."""
     positions: np.ndarray
     """[position_rows, T] int64."""
     slots: np.ndarray
@@ -75,14 +76,6 @@ def pack(
         ),
         sampled_rows=np.array(sampled, dtype=np.int64),
     )
-
-
-def image_positions(mask: ImageMask, prompt_length: int) -> np.ndarray:
-    """[prompt] bool: which positions take an embedding."""
-    taken = np.zeros(prompt_length, dtype=bool)
-    for piece in mask.pieces_in_order:
-        taken[piece.position : piece.position + piece.length] = True
-    return taken
 
 
 def _ids(chunk: Chunk) -> np.ndarray:

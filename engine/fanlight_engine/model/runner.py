@@ -1,4 +1,4 @@
-"""Runs a plan on the device: encode images, inject, forward, sample. The one place that launches device work.
+"""Runs a plan on the device: encode media, inject, forward, sample. The one place that launches device work.
 
 Knows tensors and chunks; knows nothing of queues, admission or why a chunk was chosen.
 """
@@ -20,9 +20,12 @@ from fanlight_engine.model.attention.interface import AttentionBackend, PagedBat
 from fanlight_engine.model.graphs import DecodeStep, bucket_size
 from fanlight_engine.model.injection import ImageInjector
 from fanlight_engine.model.kv_cache import PagedKeyValueCache
-from fanlight_engine.model.packing import PackedStep, PromptPositions, image_positions, pack
+from fanlight_engine.model.packing import PackedStep, PromptPositions, pack
+from fanlight_engine.model.positions import token_types
 from fanlight_engine.model.sampler import MAX_SUPPRESSED_IDS, SamplingMode, SamplingRows, sample
+from fanlight_engine.model.tensors import data_of
 from fanlight_engine.model.vision_cache import VisionCache
+from fanlight_engine.tensor_data import TensorData
 
 _log = logging.getLogger(__name__)
 
@@ -77,13 +80,14 @@ class Runner:
 
     def add(self, sequence: Sequence) -> None:
         """Work out a request's positions. Raises ValueError for prompts whose positions or embeddings cannot be had."""
-        taken = image_positions(sequence.mask, sequence.prompt_length)
-        ids = np.array(sequence.request.prompt_ids)
-        unknown = ids[~taken & ((ids < 0) | (ids >= self._adapter.vocab_size))]
+        request = sequence.request
+        is_text = token_types(sequence.mask, request.media, sequence.prompt_length) == 0
+        ids = np.array(request.prompt_ids)
+        unknown = ids[is_text & ((ids < 0) | (ids >= self._adapter.vocab_size))]
         if len(unknown):  # one such id would fail the whole step, neighbours included
             raise ValueError(f"token id {unknown[0]}: the vocabulary has ids 0 to {self._adapter.vocab_size - 1}")
-        of_prompt, delta = self._adapter.prompt_positions(sequence.request.prompt_ids, taken, sequence.request.images)
-        self._positions[sequence.id] = PromptPositions(of_prompt, delta)
+        of_prompt = self._adapter.prompt_positions(request.prompt_ids, sequence.mask, request.media)
+        self._positions[sequence.id] = PromptPositions(of_prompt)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a request; unknown ones are ignored."""
@@ -91,9 +95,9 @@ class Runner:
 
     @torch.inference_mode()
     def encode(self, jobs: SequenceOf[EncodeJob]) -> dict[bytes, Exception]:
-        """Encode the images in one batch and store their embeddings; returns what failed, by digest.
+        """Encode the media in one batch and store their embeddings; returns what failed, by digest.
 
-        Where the batch fails each image is tried alone, so that one bad image does not take its neighbours along.
+        Where the batch fails each medium is tried alone, so that a bad one does not take its neighbours along.
         """
         if not jobs:
             return {}
@@ -101,10 +105,14 @@ class Runner:
             self._encode_batch(jobs)
         except Exception as error:  # the tower runs foreign code on foreign data
             if len(jobs) == 1:
-                _log.exception("encoding an image failed")
-                return {jobs[0].image.digest: error}
+                _log.exception("encoding a %s failed", jobs[0].medium.noun)
+                return {jobs[0].medium.digest: error}
             return {digest: failure for job in jobs for digest, failure in self.encode([job]).items()}
         return {}
+
+    def embedding(self, digest: bytes) -> TensorData:
+        """The stored embedding [rows, hidden] of a medium, as bytes in the model's number type."""
+        return data_of(self._vision_cache.get(digest))
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> list[SampledToken]:
@@ -114,11 +122,12 @@ class Runner:
         return self._run_mixed(plan)
 
     def _encode_batch(self, jobs: SequenceOf[EncodeJob]) -> None:
-        embeddings = self._adapter.encode_images([job.image for job in jobs])
+        embeddings = self._adapter.encode([job.medium for job in jobs])
         for job, embedding in zip(jobs, embeddings, strict=True):
-            self._vision_cache.fill(job.image.digest, embedding)
-        self.counters.images_encoded += len(jobs)
-        self.counters.encoder_batches += 1
+            self._vision_cache.fill(job.medium.digest, embedding)
+        encoded = sum(not job.medium.is_embedded for job in jobs)
+        self.counters.images_encoded += encoded
+        self.counters.encoder_batches += bool(encoded)
 
     def _run_decodes(self, chunks: SequenceOf[Chunk]) -> list[SampledToken]:
         bucket = self._decode_step.bucket_for(len(chunks), max(len(chunk.sequence.pages) for chunk in chunks))
@@ -134,7 +143,7 @@ class Runner:
         columns = bucket_size(max(len(chunk.sequence.pages) for chunk in plan.chunks), self._decode_step.max_pages)
         step = self._pack(plan.chunks, columns)
         embeddings = self._adapter.embed(self._to_device(step.ids))
-        if plan.has_images:
+        if plan.has_media:
             embeddings = self._injector.inject(embeddings, plan.chunks)
             self.counters.image_steps += 1
         hidden = self._adapter.decode(embeddings, self._to_device(step.positions), self._batch(step))

@@ -1,7 +1,8 @@
-"""Image embeddings by digest, bounded by bytes. Opaque to what an embedding is: the runner stores tensors in it.
+"""Embeddings of pictures and clips by digest, bounded by bytes. Opaque to what an embedding is: the runner stores
+tensors in it.
 
-An entry is reserved before the tower runs (so that the budget is never exceeded and nobody encodes the same image
-twice), then filled. Pinned entries are in use by a prefill and stay; of the others the least recently used goes first.
+An entry is reserved before the tower runs (so that the budget is never exceeded and nothing is encoded twice), then
+filled. Pinned entries are in use and stay; of the others the least recently used goes first.
 """
 
 from __future__ import annotations
