@@ -9,14 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from uuid import uuid4
 
 from fanlight_engine.client import EngineClient
 from fanlight_engine.config import EngineConfig
-from fanlight_engine.core.messages import FromCore
+from fanlight_engine.core.messages import EMBEDDINGS, EncodeRequest, FromCore
+from fanlight_engine.dry_run import EncodedMedia, TextToken, TokenCount
 from fanlight_engine.errors import DuplicateRequestError, EngineStoppedError, OverloadedError
 from fanlight_engine.events import Event
+from fanlight_engine.inputs import tokenization
+from fanlight_engine.inputs.loading import load_inputs
+from fanlight_engine.inputs.media.preprocessing import PreparedMedium
+from fanlight_engine.inputs.media.sources.fetch import UrlFetcher
+from fanlight_engine.inputs.media.sources.resolver import FINGERPRINT_KEY, GRID_KEY, SourceResolver
+from fanlight_engine.inputs.media.sources.safetensors_file import write_embeddings
+from fanlight_engine.inputs.media.sources.store import MediaStore
 from fanlight_engine.inputs.preparation import Preparation, PreparedRequest
 from fanlight_engine.inputs.workers import Workers
 from fanlight_engine.model.checkpoint import Checkpoint
@@ -25,7 +35,7 @@ from fanlight_engine.outputs.assembly import OutputAssembler
 from fanlight_engine.outputs.detokenizer import Detokenizers
 from fanlight_engine.outputs.stop_strings import StopMatcher
 from fanlight_engine.outputs.transcript import Transcript
-from fanlight_engine.request import FinishReason, Generation
+from fanlight_engine.request import FinishReason, Generation, ImagePart, Message, Modality
 
 _RETRY_AFTER = 1.0
 """Seconds; a request ends about as often."""
@@ -42,20 +52,29 @@ class _Running:
 class Front:
     """See the module. `start` before anything else; `stop` is idempotent."""
 
-    def __init__(self, config: EngineConfig, checkpoint: Checkpoint, client: EngineClient) -> None:
+    def __init__(
+        self, config: EngineConfig, checkpoint: Checkpoint, client: EngineClient, fetcher: UrlFetcher | None = None
+    ) -> None:
+        """`fetcher` None is one that judges addresses as it should; tests bring one that reaches a local server."""
         self.config = config
         self.checkpoint = checkpoint
         self.client = client
+        self.store = MediaStore(config)
+        self._fetcher = fetcher or UrlFetcher(config)
         self._workers = Workers(config.media_workers)
         self._preparation: Preparation | None = None
         self._detokenizers: Detokenizers | None = None
         self._running: dict[str, _Running] = {}
+        self._side_jobs = 0
         self._stopped = False
 
     async def start(self) -> None:
-        """Load tokenizer and processor, start the core. Raises StartupError."""
-        self._preparation = await asyncio.to_thread(Preparation, self.config, self.checkpoint, self._workers)
+        """Load tokenizer and processor, open the store, start the core. Raises StartupError."""
+        inputs = await asyncio.to_thread(load_inputs, self.config, self.checkpoint)
+        resolver = SourceResolver(self.config, self.store, self._fetcher, self._workers)
+        self._preparation = Preparation(self.config, self.checkpoint, inputs, resolver, self._workers)
         self._detokenizers = Detokenizers(self._preparation.tokenizer)
+        await self.store.start()
         await self.client.start()
 
     async def stop(self) -> None:
@@ -63,6 +82,8 @@ class Front:
         self._stopped = True
         await self.client.stop()
         await asyncio.to_thread(self._workers.close)
+        self._fetcher.close()
+        await self.store.stop()
 
     @property
     def running_ids(self) -> frozenset[str]:
@@ -73,6 +94,48 @@ class Front:
     def has_chat_template(self) -> bool:
         """Whether conversations can be answered."""
         return self._started()[0].renderer.has_chat_template
+
+    @property
+    def modalities(self) -> frozenset[Modality]:
+        """Kinds of media that prompts may hold; known once started."""
+        return self._started()[0].modalities
+
+    async def count_tokens(self, generation: Generation) -> TokenCount:
+        """A dry run: what a generation would come to, without the core. Raises as `generate` does."""
+        with self._side_job():
+            return await self._started()[0].count(generation, self.client.facts)
+
+    async def tokenize(self, model: str, text: str, parse_special_tokens: bool = False) -> tuple[TextToken, ...]:
+        """The tokens of a text. Raises RequestError."""
+        preparation, detokenizers = self._started()
+        preparation.check_model(model)
+        return await self._workers.run_light(
+            tokenization.tokenize, text, parse_special_tokens, preparation.guarded, detokenizers
+        )
+
+    async def detokenize(self, model: str, ids: Sequence[int], spell_special_tokens: bool = False) -> str:
+        """The text of tokens. Raises RequestError."""
+        preparation, detokenizers = self._started()
+        preparation.check_model(model)
+        return await self._workers.run_light(
+            tokenization.detokenize, ids, spell_special_tokens, self.checkpoint.vocab_size, detokenizers
+        )
+
+    async def encode_media(
+        self, model: str, parts: Sequence[ImagePart], principal: str = ""
+    ) -> tuple[EncodedMedia, ...]:
+        """Run the vision tower and keep the embeddings in the store. Raises RequestError naming `images[i]`."""
+        preparation, _ = self._started()
+        preparation.check_model(model)
+        with self._side_job():
+            media = await preparation.prepare_media(parts, principal, self.client.facts)
+            return tuple([await self._encode_one(medium, principal) for medium in media])
+
+    async def resolve_sources(self, messages: Sequence[Message], principal: str = "") -> tuple[Message, ...]:
+        """The messages with uploads and URLs replaced by their bytes. Raises RequestError naming `messages[i]...`."""
+        preparation, _ = self._started()
+        with self._side_job():
+            return await preparation.resolve_sources(messages, principal)
 
     def generate(self, generation: Generation, request_id: str) -> AsyncGenerator[Event, None]:
         """The events of one request, in the order of `events`. Closing the generator early aborts the request.
@@ -148,10 +211,32 @@ class Front:
         finally:
             running.preparing = None
 
+    async def _encode_one(self, medium: PreparedMedium, principal: str) -> EncodedMedia:
+        """Embeddings leave the core as a tensor, and stay in the store as a safetensors file."""
+        encoded = await self.client.encode(EncodeRequest(f"encode-{uuid4().hex}", medium.input))
+        fingerprint, grid = f"sha256:{self.checkpoint.fingerprint}", medium.input.grid
+        metadata = {FINGERPRINT_KEY: fingerprint, **({GRID_KEY: ",".join(map(str, grid))} if grid else {})}
+        file = await self._workers.run_light(write_embeddings, encoded.tensors, metadata)
+        stored = await self.store.put(principal, file)
+        rows, hidden_size = encoded.tensors[EMBEDDINGS].shape
+        return EncodedMedia(
+            stored.digest, medium.input.modality, rows, hidden_size, grid, fingerprint, stored.size, encoded.was_cached
+        )
+
+    @contextmanager
+    def _side_job(self) -> Iterator[None]:
+        """Work that generates nothing holds media in memory all the same, and counts towards the capacity."""
+        self._refuse_beyond_capacity()
+        self._side_jobs += 1
+        try:
+            yield
+        finally:
+            self._side_jobs -= 1
+
     def _refuse_beyond_capacity(self) -> None:
         """Before anything is decoded: what the core could not even queue would only fill memory here."""
         most = self.config.max_running_requests + self.config.max_waiting_requests
-        if len(self._running) >= most:
+        if len(self._running) + self._side_jobs >= most:
             raise OverloadedError(f"{most} requests run or wait, which is the limit; try again later", _RETRY_AFTER)
 
     def _consume(self, answer: Answer, batch: list[FromCore], request_id: str) -> list[Event]:

@@ -65,7 +65,7 @@ def as_transformers(conversation: Conversation, text_only: bool) -> list[dict[st
         content: Any = [
             {"type": "text", "text": part.text}
             if isinstance(part, TextPart)
-            else {"type": "image", "image": Image.open(io.BytesIO(part.data)).convert("RGB")}
+            else {"type": "image", "image": _opened(part)}
             for part in message.parts
             if isinstance(part, TextPart | ImagePart)
         ]
@@ -73,6 +73,11 @@ def as_transformers(conversation: Conversation, text_only: bool) -> list[dict[st
             content = "".join(part["text"] for part in content)
         messages.append({"role": message.role.value, "content": content})
     return messages
+
+
+def _opened(part: ImagePart) -> Image.Image:
+    assert isinstance(part.source, bytes)
+    return Image.open(io.BytesIO(part.source)).convert("RGB")
 
 
 async def until(condition: Callable[[], bool]) -> None:

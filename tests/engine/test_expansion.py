@@ -6,9 +6,10 @@ import pytest
 
 from fanlight_engine.core.messages import MaskRun
 from fanlight_engine.errors import InvalidRequestError, Reason
-from fanlight_engine.inputs.expansion import Replacement, expand, replacement_from
+from fanlight_engine.inputs.expansion import Replacement, assign, expand, replacement_from
+from fanlight_engine.request import Modality
 
-IMAGE, ROW_END, START = 9, 8, 7
+IMAGE, ROW_END, START, VIDEO = 9, 8, 7, 6
 
 
 def test_separators_between_rows_keep_their_own_ids():
@@ -20,7 +21,7 @@ def test_separators_between_rows_keep_their_own_ids():
 def test_each_placeholder_becomes_its_own_image():
     first = replacement_from([IMAGE] * 3, IMAGE)
     second = replacement_from([IMAGE, ROW_END, IMAGE], IMAGE)
-    expanded = expand([1, IMAGE, 2, IMAGE, 3], [1, 3], [first, second], [3, 2], "raw")
+    expanded = expand([1, IMAGE, 2, IMAGE, 3], [1, 3], [first, second])
     assert expanded.ids == (1, 9, 9, 9, 2, 9, 8, 9, 3)
     assert expanded.mask_runs == (MaskRun(1, 0, 3), MaskRun(5, 3, 1), MaskRun(7, 4, 1))
     assert expanded.image_tokens == 5
@@ -28,28 +29,50 @@ def test_each_placeholder_becomes_its_own_image():
 
 def test_neighbouring_images_are_one_run():
     two = replacement_from([IMAGE] * 2, IMAGE)
-    expanded = expand([IMAGE, IMAGE], [0, 1], [two, two], [2, 2], "raw")
+    expanded = expand([IMAGE, IMAGE], [0, 1], [two, two])
     assert expanded.mask_runs == (MaskRun(0, 0, 4),)
 
 
 def test_an_image_token_that_is_no_placeholder_takes_no_row():
     """A model can generate one; only the placeholders given are expanded."""
-    expanded = expand([IMAGE, 1, IMAGE], [2], [Replacement((IMAGE,), ((0, 1),))], [1], "raw")
+    expanded = expand([IMAGE, 1, IMAGE], [2], [Replacement((IMAGE,), ((0, 1),))])
     assert expanded.ids == (IMAGE, 1, IMAGE)
     assert expanded.mask_runs == (MaskRun(2, 0, 1),)
 
 
 def test_text_stays_as_it_is():
-    expanded = expand([1, 2, 3], [], [], [], "raw")
+    expanded = expand([1, 2, 3], [], [])
     assert (expanded.ids, expanded.mask_runs, expanded.image_tokens) == ((1, 2, 3), (), 0)
 
 
-def test_more_images_than_placeholders_are_refused_with_both_counts():
-    with pytest.raises(InvalidRequestError, match=r"raw: it has 1 image placeholder\(s\) for 2 image\(s\)") as caught:
-        expand([IMAGE], [0], [Replacement((IMAGE,), ((0, 1),))] * 2, [1, 1], "raw")
+def test_each_medium_keeps_the_ranges_of_its_own_rows():
+    first = replacement_from([START, IMAGE, ROW_END, IMAGE], IMAGE)
+    second = replacement_from([IMAGE], IMAGE)
+    expanded = expand([IMAGE, IMAGE], [0, 1], [first, second])
+    assert expanded.ranges == ((MaskRun(1, 0, 1), MaskRun(3, 1, 1)), (MaskRun(4, 2, 1),))
+
+
+def test_pictures_and_clips_find_their_placeholders_in_any_order():
+    media = [(Modality.IMAGE, IMAGE), (Modality.IMAGE, IMAGE), (Modality.VIDEO, VIDEO)]
+    assert assign([(3, VIDEO), (5, IMAGE), (8, IMAGE)], media, "raw") == [(3, 2), (5, 0), (8, 1)]
+
+
+def test_a_clip_without_a_token_of_its_own_stands_among_the_pictures():
+    media = [(Modality.IMAGE, IMAGE), (Modality.VIDEO, IMAGE), (Modality.IMAGE, IMAGE)]
+    assert assign([(1, IMAGE), (2, IMAGE), (3, IMAGE)], media, "raw") == [(1, 0), (2, 1), (3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("placeholders", "media", "text"),
+    [
+        ([(0, IMAGE)], [(Modality.IMAGE, IMAGE)] * 2, r"raw: it has 1 image placeholder\(s\) for 2 image\(s\)"),
+        ([(0, IMAGE)], [], r"raw: it has 1 image placeholder\(s\) for 0 image\(s\)"),
+        ([], [(Modality.VIDEO, VIDEO)], r"raw: it has 0 video placeholder\(s\) for 1 video\(s\)"),
+    ],
+)
+def test_other_counts_of_media_than_placeholders_are_refused_with_both(
+    placeholders: list[tuple[int, int]], media: list[tuple[Modality, int]], text: str
+):
+    with pytest.raises(InvalidRequestError, match=text) as caught:
+        assign(placeholders, media, "raw")
     assert caught.value.reason is Reason.IMAGE_COUNT_MISMATCH
-
-
-def test_embeddings_without_positions_are_refused_with_both_counts():
-    with pytest.raises(InvalidRequestError, match="4 embedding rows for 3 positions"):
-        expand([IMAGE], [0], [replacement_from([IMAGE] * 3, IMAGE)], [4], "raw")

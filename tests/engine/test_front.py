@@ -39,7 +39,8 @@ from tests.engine.conversations import png, until
 from tests.engine.scripted_client import FACTS, ScriptedClient, admitted, completed, saying
 
 HELLO = TextPart("Hello")
-PICTURE = ImagePart(png(100, 80))
+PNG = png(100, 80)
+PICTURE = ImagePart(PNG)
 
 
 def user(*parts: Part) -> Conversation:
@@ -79,7 +80,7 @@ async def test_events_come_in_order_with_usage_last(qwen: Checkpoint):
         accepted, delta, finished, usage = events
         assert isinstance(accepted, Accepted)
         (request,) = client.added
-        assert accepted == Accepted("r1", len(request.prompt_ids), request.images[0].embedding_rows, 0)
+        assert accepted == Accepted("r1", len(request.prompt_ids), request.media[0].embedding_rows, 0)
         assert delta == Delta(0, "the cat looks")
         assert finished == Finished(0, FinishReason.STOP, None, len(ids))
         assert isinstance(usage, Usage)
@@ -284,7 +285,7 @@ async def test_bad_requests_are_refused_by_field_and_the_next_one_is_answered(qw
     async with running(qwen, saying([1, 2]), max_images=2, max_image_bytes=1 << 18) as (front, client):
         for generation, field, reason in BAD_PROMPTS:
             assert (await refused(front, generation))[:2] == (field, reason)
-        oversize = ImagePart(PICTURE.data + bytes(1 << 18))
+        oversize = ImagePart(PNG + bytes(1 << 18))
         field, reason, text = await refused(front, Generation(RawPrompt((oversize,))))
         assert (field, reason) == ("raw.parts[0].image", Reason.IMAGE_TOO_LARGE)
         assert str(1 << 18) in text

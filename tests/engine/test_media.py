@@ -19,13 +19,16 @@ from transformers import AutoProcessor
 
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import InvalidRequestError, Reason
-from fanlight_engine.inputs import images
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
-from fanlight_engine.inputs.images import ImageError
-from fanlight_engine.inputs.media import ImagePreprocessor, MediaPipeline
-from fanlight_engine.inputs.validation import ImageSource
+from fanlight_engine.inputs.media import images
+from fanlight_engine.inputs.media.pipeline import MediaPipeline
+from fanlight_engine.inputs.media.preprocessing import MediaPreprocessor
+from fanlight_engine.inputs.media.processing import MediaError
+from fanlight_engine.inputs.media.wrapped import WrappedProcessor
+from fanlight_engine.inputs.validation import MediaItem
 from fanlight_engine.inputs.workers import Workers
 from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.request import ImagePart, MediaPart
 from tests.engine.conversations import encoded, png, until
 
 CONFIG = EngineConfig()
@@ -40,8 +43,8 @@ def pixels(data: bytes) -> np.ndarray:
     return np.asarray(image)
 
 
-def refusal(data: bytes, config: EngineConfig = CONFIG) -> ImageError:
-    with pytest.raises(ImageError) as caught:
+def refusal(data: bytes, config: EngineConfig = CONFIG) -> MediaError:
+    with pytest.raises(MediaError) as caught:
         images.decode(data, config)
     assert "0x" not in caught.value.description
     assert "/" not in caught.value.description.replace("PNG/", "")
@@ -127,7 +130,7 @@ def test_damaged_files_are_refused_in_words(image_format: str):
         damaged = bytearray(data)
         for _ in range(rng.randint(1, 8)):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-        with contextlib.suppress(ImageError):  # whatever else is raised fails the test
+        with contextlib.suppress(MediaError):  # whatever else is raised fails the test
             images.decode(bytes(damaged), CONFIG)
 
 
@@ -179,7 +182,7 @@ def webp_header(width: int, height: int) -> bytes:
     ],
 )
 def test_sizes_are_judged_from_the_header(data: bytes, numbers: tuple[str, str]):
-    with pytest.raises(ImageError) as caught:
+    with pytest.raises(MediaError) as caught:
         images.inspect(data, CONFIG)
     assert caught.value.reason is Reason.IMAGE_TOO_LARGE
     assert all(number in caught.value.description for number in numbers)
@@ -204,9 +207,9 @@ class Media:
         settings.setdefault("media_workers", 1)
         config = EngineConfig(**settings)
         self.processor: Any = AutoProcessor.from_pretrained(checkpoint.path)
-        self.preprocessor = ImagePreprocessor(
-            config, checkpoint, self.processor, GuardedTokenizer(self.processor.tokenizer)
-        )
+        guarded = GuardedTokenizer(self.processor.tokenizer)
+        wrapped = WrappedProcessor(config, checkpoint, self.processor, guarded)
+        self.preprocessor = MediaPreprocessor(config, checkpoint, wrapped)
         self.workers = Workers(config.media_workers)
         self.pipeline = MediaPipeline(config, self.preprocessor, self.workers)
         self.prepared: list[bytes] = []
@@ -216,15 +219,15 @@ class Media:
         self._prepare = self.preprocessor.prepare
         self.preprocessor.prepare = self._counted  # type: ignore[method-assign]
 
-    def _counted(self, data: bytes, digest: bytes):
+    def _counted(self, part: MediaPart, digest: bytes):
         self.begun.set()
         assert self.gate.wait(20)
         self.prepared.append(digest)
-        return self._prepare(data, digest)
+        return self._prepare(part, digest)
 
     async def __call__(self, *pictures: bytes):
-        sources = [ImageSource(f"raw.parts[{i}].image", data) for i, data in enumerate(pictures)]
-        return await self.pipeline.prepare(sources, await self.pipeline.inspect(sources))
+        items = [MediaItem(f"raw.parts[{i}].image", ImagePart(data)) for i, data in enumerate(pictures)]
+        return await self.pipeline.prepare(items, await self.pipeline.inspect(items))
 
 
 @pytest.fixture(params=["qwen", "llava"])
@@ -238,7 +241,7 @@ async def media(request: pytest.FixtureRequest) -> AsyncIterator[Media]:
 async def test_tensors_are_those_of_the_checkpoints_own_processor(media: Media):
     for size in ((1, 1), (1, 7), (7, 1), (3, 1), (2, 2), (64, 48), (31, 150), (300, 200)):
         data = png(*size)
-        (image,) = (await media(data)).images
+        (image,) = (await media(data)).media
         outputs = media.processor.image_processor(images=[Image.open(io.BytesIO(data))], return_tensors="np")
         for name, tensor in image.input.tensors.items():
             array = np.frombuffer(tensor.data, np.dtype(tensor.dtype).newbyteorder("<")).reshape(tensor.shape)
@@ -250,25 +253,25 @@ async def test_the_same_image_is_prepared_once(media: Media):
     first, second = png(40, 30), png(40, 30, seed=1)
     one = await media(first, second, first)
     assert len(media.prepared) == 2
-    assert one.images[0] is one.images[2]
+    assert one.media[0] is one.media[2]
     assert one.decode_seconds > 0
     again = await media(first)
     assert len(media.prepared) == 2
     assert (again.decode_seconds, again.preprocess_seconds) == (0.0, 0.0)
-    assert again.images[0].input is one.images[0].input
+    assert again.media[0].input is one.media[0].input
 
 
 async def test_equal_pixels_in_other_bytes_or_shapes_are_other_images(media: Media):
     grey = np.random.default_rng(0).integers(0, 256, (30, 100), np.uint8)
     wide, tall = (encoded(Image.fromarray(array), "PNG") for array in (grey, grey.reshape(100, 30)))
     prepared = await media(wide, tall)
-    assert prepared.images[0].input.digest != prepared.images[1].input.digest
+    assert prepared.media[0].input.digest != prepared.media[1].input.digest
 
 
 async def test_digests_depend_on_processor_and_model(qwen: Checkpoint, llava: Checkpoint):
-    digests = {Media(checkpoint).preprocessor.inspect(png(40, 30)) for checkpoint in (qwen, llava)}
+    digests = {Media(checkpoint).preprocessor.inspect(ImagePart(png(40, 30))) for checkpoint in (qwen, llava)}
     assert len(digests) == 2
-    assert len(Media(qwen).preprocessor.inspect(png(40, 30))) == 32
+    assert len(Media(qwen).preprocessor.inspect(ImagePart(png(40, 30)))) == 32
 
 
 async def test_requests_that_come_together_share_the_work(media: Media):
@@ -281,7 +284,7 @@ async def test_requests_that_come_together_share_the_work(media: Media):
     media.gate.set()
     results = await asyncio.gather(*requests[1:])
     assert len(media.prepared) == 1
-    assert len({id(result.images[0]) for result in results}) == 1
+    assert len({id(result.media[0]) for result in results}) == 1
 
 
 async def test_work_that_nobody_waits_for_is_not_begun(media: Media):
@@ -313,7 +316,7 @@ async def test_the_cache_is_bounded_by_bytes(qwen: Checkpoint):
     media = Media(qwen, media_cache_bytes=0)
     await media(png(40, 30))
     assert media.pipeline.cache.size == 0
-    (image,) = (await media(png(40, 30))).images
+    (image,) = (await media(png(40, 30))).media
     media.workers.close()
     media = Media(qwen, media_cache_bytes=image.bytes * 2)
     for seed in (0, 1, 0, 2):

@@ -14,11 +14,28 @@ from fanlight_engine.errors import InvalidRequestError, MissingTemplateError, Re
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
 from fanlight_engine.inputs.prompt import PromptRenderer, RenderedPrompt
 from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.request import Conversation, ImagePart, Message, Prompt, RawPrompt, Role, TextPart, TokenPrompt
+from fanlight_engine.request import (
+    Conversation,
+    ImagePart,
+    Message,
+    Modality,
+    Prompt,
+    RawPrompt,
+    Role,
+    TextPart,
+    TokenPrompt,
+    VideoPart,
+)
 from tests.engine.conversations import TEXTS, as_transformers, random_conversation
 
 CONTEXT = 2048
 IMAGE = ImagePart(b"never opened here")
+
+
+def renderer_of(checkpoint: Checkpoint, tokenizer: Any, processor: Any = None) -> PromptRenderer:
+    ids = ((Modality.IMAGE, checkpoint.image_token_id), (Modality.VIDEO, checkpoint.video_token_id))
+    placeholders = {modality: token_id for modality, token_id in ids if token_id is not None}
+    return PromptRenderer(checkpoint, tokenizer, GuardedTokenizer(tokenizer), processor, placeholders)
 
 
 class Prompts:
@@ -31,10 +48,10 @@ class Prompts:
         )
         self.tokenizer: Any = getattr(self.reference, "tokenizer", self.reference)
         processor = self.reference if checkpoint.takes_images else None
-        self.renderer = PromptRenderer(checkpoint, self.tokenizer, GuardedTokenizer(self.tokenizer), processor)
+        self.renderer = renderer_of(checkpoint, self.tokenizer, processor)
 
-    def render(self, prompt: Prompt, images: int = 0) -> RenderedPrompt:
-        return self.renderer.render(prompt, images, CONTEXT)
+    def render(self, prompt: Prompt) -> RenderedPrompt:
+        return self.renderer.render(prompt, CONTEXT)
 
     def own_ids(self, conversation: Conversation) -> tuple[int, ...]:
         """The ids of the checkpoint's own path, for conversations without images."""
@@ -81,8 +98,9 @@ def test_images_stand_where_the_template_puts_them(qwen: Checkpoint, llava: Chec
                 Message(Role.USER, (IMAGE, TextPart("four"))),
             )
         )
-        rendered = prompts.render(conversation, images=3)
-        assert [rendered.ids[index] for index in rendered.placeholders] == [checkpoint.image_token_id] * 3
+        rendered = prompts.render(conversation)
+        assert [token_id for _, token_id in rendered.placeholders] == [checkpoint.image_token_id] * 3
+        assert [rendered.ids[index] for index, _ in rendered.placeholders] == [checkpoint.image_token_id] * 3
 
 
 def test_no_typed_control_token_is_read_as_one(prompts: Prompts):
@@ -105,7 +123,7 @@ def test_typed_image_tokens_do_not_count_as_images(qwen: Checkpoint, llava: Chec
         prompts = Prompts(checkpoint)
         for images in range(3):
             parts = (TextPart(typed), *[IMAGE] * images, TextPart(typed))
-            rendered = prompts.render(Conversation((Message(Role.USER, parts),)), images)
+            rendered = prompts.render(Conversation((Message(Role.USER, parts),)))
             assert len(rendered.placeholders) == images
 
 
@@ -169,21 +187,28 @@ def test_raw_prompts_parse_special_tokens_only_when_asked(qwen: Checkpoint):
 
 def test_raw_images_are_wrapped_as_the_family_does(qwen: Checkpoint):
     prompts = Prompts(qwen)
-    rendered = prompts.render(RawPrompt((TextPart("a "), IMAGE, TextPart(" b"))), images=1)
+    rendered = prompts.render(RawPrompt((TextPart("a "), IMAGE, TextPart(" b"))))
     text = "a <|vision_start|><|image_pad|><|vision_end|> b"
     assert rendered.ids == tuple(prompts.tokenizer(text)["input_ids"])
 
 
-def test_image_counts_must_match(qwen: Checkpoint):
+def test_every_image_token_that_is_meant_is_a_placeholder(qwen: Checkpoint):
+    """Whether there are as many pictures is judged by `expansion.assign`."""
     prompts = Prompts(qwen)
     pad = qwen.image_token_id
     assert pad is not None
     typed = RawPrompt((TextPart("<|image_pad|>"), IMAGE), parse_special_tokens=True)
-    assert refusal(lambda: prompts.render(typed, 1))[:2] == ("raw", Reason.IMAGE_COUNT_MISMATCH)
-    field, reason, text = refusal(lambda: prompts.render(TokenPrompt((1, pad, pad), (IMAGE,)), 1))
-    assert (field, reason) == ("tokens.ids", Reason.IMAGE_COUNT_MISMATCH)
-    assert "2 image placeholder" in text
-    assert "1 image(s)" in text
+    assert [token_id for _, token_id in prompts.render(typed).placeholders] == [pad, pad]
+    assert prompts.render(TokenPrompt((1, pad, pad), (IMAGE,))).placeholders == ((1, pad), (2, pad))
+
+
+def test_clips_have_a_placeholder_of_their_own(qwen: Checkpoint):
+    prompts = Prompts(qwen)
+    clip = VideoPart(b"never opened here")
+    rendered = prompts.render(RawPrompt((clip, TextPart(" and "), IMAGE)))
+    text = "<|vision_start|><|video_pad|><|vision_end|> and <|vision_start|><|image_pad|><|vision_end|>"
+    assert rendered.ids == tuple(prompts.tokenizer(text)["input_ids"])
+    assert [token_id for _, token_id in rendered.placeholders] == [qwen.video_token_id, qwen.image_token_id]
 
 
 def test_token_prompts_are_checked_against_the_vocabulary(llama: Checkpoint):
@@ -197,8 +222,8 @@ def test_token_prompts_are_checked_against_the_vocabulary(llama: Checkpoint):
 def test_a_template_may_object_in_its_own_words(llama: Checkpoint):
     prompts = Prompts(llama)
     prompts.tokenizer.chat_template = "{{ raise_exception('after ' + messages[0]['content'] + ' comes an answer') }}"
-    renderer = PromptRenderer(llama, prompts.tokenizer, GuardedTokenizer(prompts.tokenizer), None)
-    field, reason, text = refusal(lambda: renderer.render(ask("<tool>"), 0, CONTEXT))
+    renderer = renderer_of(llama, prompts.tokenizer)
+    field, reason, text = refusal(lambda: renderer.render(ask("<tool>"), CONTEXT))
     assert (field, reason) == ("conversation", Reason.CHAT_TEMPLATE_FAILED)
     assert "after <tool> comes an answer" in text
 
@@ -206,8 +231,8 @@ def test_a_template_may_object_in_its_own_words(llama: Checkpoint):
 def test_a_template_that_fails_says_so_without_internals(llama: Checkpoint):
     prompts = Prompts(llama)
     prompts.tokenizer.chat_template = "{{ messages[0]['content'].__class__.__mro__[1].__subclasses__() }}"
-    renderer = PromptRenderer(llama, prompts.tokenizer, GuardedTokenizer(prompts.tokenizer), None)
-    field, reason, text = refusal(lambda: renderer.render(ask("hi"), 0, CONTEXT))
+    renderer = renderer_of(llama, prompts.tokenizer)
+    field, reason, text = refusal(lambda: renderer.render(ask("hi"), CONTEXT))
     assert (field, reason) == ("conversation", Reason.CHAT_TEMPLATE_FAILED)
     assert "SecurityError" in text
     assert "/" not in text
@@ -216,18 +241,18 @@ def test_a_template_that_fails_says_so_without_internals(llama: Checkpoint):
 def test_a_checkpoint_without_template_asks_for_a_raw_prompt(llama: Checkpoint):
     prompts = Prompts(llama)
     prompts.tokenizer.chat_template = None
-    renderer = PromptRenderer(llama, prompts.tokenizer, GuardedTokenizer(prompts.tokenizer), None)
+    renderer = renderer_of(llama, prompts.tokenizer)
     assert not renderer.has_chat_template
     with pytest.raises(MissingTemplateError, match="raw prompt"):
-        renderer.render(ask("hi"), 0, CONTEXT)
+        renderer.render(ask("hi"), CONTEXT)
 
 
 def test_a_template_that_takes_strings_only_gets_strings(qwen: Checkpoint):
     prompts = Prompts(qwen)
     prompts.reference.chat_template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
-    renderer = PromptRenderer(qwen, prompts.tokenizer, GuardedTokenizer(prompts.tokenizer), prompts.reference)
+    renderer = renderer_of(qwen, prompts.tokenizer, prompts.reference)
     conversation = Conversation((Message(Role.USER, (TextPart("see "), IMAGE, TextPart("<|image_pad|>"))),))
-    rendered = renderer.render(conversation, 1, CONTEXT)
+    rendered = renderer.render(conversation, CONTEXT)
     assert len(rendered.placeholders) == 1
     assert (
         prompts.tokenizer.decode(rendered.ids) == "user: see <|vision_start|><|image_pad|><|vision_end|><|image_pad|>"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from fanlight_engine.errors import InvalidRequestError, MissingTemplateError, Reason
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer, unused_characters
-from fanlight_engine.request import Conversation, Message, TextPart
+from fanlight_engine.request import Conversation, Message, Modality, Part, TextPart, VideoPart
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +48,9 @@ class ChatTemplate:
     """One checkpoint's template.
 
     `renderer` is the checkpoint's processor, or its tokenizer where it has none: whichever the reference path uses.
-    `image_text` is what a raw image looks like in text. `splice_forbidden_ids` are ids (of images, say) that must never
-    be taken from an earlier answer.
+    `media_texts` are what media look like in text; `video_type` is the type of the part that stands for a clip, which
+    families without video tokens show as an image. `splice_forbidden_ids` are ids (of images, say) that must never be
+    taken from an earlier answer.
     """
 
     def __init__(
@@ -57,19 +58,21 @@ class ChatTemplate:
         renderer: Any,
         tokenizer: PreTrainedTokenizerBase,
         guarded: GuardedTokenizer,
-        image_text: str,
+        media_texts: Mapping[Modality, str],
+        video_type: str,
         splice_forbidden_ids: frozenset[int],
         end_ids: tuple[int, ...],
     ) -> None:
         self._renderer = renderer
         self._guarded = guarded
-        self._image_text = image_text
+        self._media_texts = media_texts
+        self._video_type = video_type
         self._forbidden = splice_forbidden_ids
         self._end_ids = frozenset(end_ids)
         self._bos = str(tokenizer.bos_token or "")
         self._is_processor = renderer is not tokenizer
         self.source: str | None = _template_source(renderer)
-        takes_images = bool(image_text)
+        takes_images = bool(media_texts)
         self._form = self._probe_form(takes_images) if self.source is not None else ContentForm.TEXT
 
     def render(self, conversation: Conversation) -> RenderedConversation:
@@ -110,13 +113,21 @@ class ChatTemplate:
 
     def _template_message(self, message: Message, text_of: Callable[[TextPart], str]) -> dict[str, Any]:
         if self._form is ContentForm.TEXT:
-            texts = [text_of(part) if isinstance(part, TextPart) else self._image_text for part in message.parts]
+            texts = [
+                text_of(part) if isinstance(part, TextPart) else self._text_of_media(part) for part in message.parts
+            ]
             return {"role": message.role.value, "content": "".join(texts)}
         content = [
-            {"type": "text", "text": text_of(part)} if isinstance(part, TextPart) else {"type": "image"}
+            {"type": "text", "text": text_of(part)} if isinstance(part, TextPart) else {"type": self._type_of(part)}
             for part in message.parts
         ]
         return {"role": message.role.value, "content": content}
+
+    def _text_of_media(self, part: Part) -> str:
+        return self._media_texts[Modality.VIDEO if isinstance(part, VideoPart) else Modality.IMAGE]
+
+    def _type_of(self, part: Part) -> str:
+        return self._video_type if isinstance(part, VideoPart) else "image"
 
     def _apply(self, messages: list[dict[str, Any]], private: tuple[str, ...]) -> str:
         try:

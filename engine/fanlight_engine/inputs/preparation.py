@@ -1,95 +1,184 @@
-"""A Generation -> what the core needs of it: validated, its images prepared, its prompt rendered and expanded.
+"""A Generation -> what the core needs of it: validated, its media prepared, its prompt rendered and expanded.
 
-Cheap checks come first: nothing is decoded for a request that will be refused anyway. Loads the checkpoint's tokenizer
-and processor. Knows nothing of how the core answers.
+Cheap checks come first: nothing is fetched or decoded for a request that will be refused anyway. A dry run goes the
+same way and stops before the core. Knows nothing of how the core answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from tokenizers import Tokenizer
-from transformers import AutoProcessor, AutoTokenizer
 
 from fanlight_engine import sampling
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig
-from fanlight_engine.core.messages import AddRequest, ImageInput
-from fanlight_engine.errors import CheckpointError, InvalidRequestError, Reason, UnknownModelError
+from fanlight_engine.core.messages import AddRequest, MediaInput
+from fanlight_engine.dry_run import MediaCount, TokenCount
+from fanlight_engine.errors import InvalidRequestError, Reason, UnknownModelError
 from fanlight_engine.inputs import expansion
-from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
-from fanlight_engine.inputs.media import ImagePreprocessor, MediaPipeline, PreparedMedia
+from fanlight_engine.inputs.expansion import ExpandedPrompt
+from fanlight_engine.inputs.loading import LoadedInputs
+from fanlight_engine.inputs.media.pipeline import MediaPipeline, PreparedMedia
+from fanlight_engine.inputs.media.preprocessing import MediaPreprocessor, PreparedMedium
+from fanlight_engine.inputs.media.sources.resolver import SourceResolver
 from fanlight_engine.inputs.prompt import PromptRenderer
-from fanlight_engine.inputs.validation import ImageSource, image_sources
+from fanlight_engine.inputs.validation import MediaItem, check_media_items, items_of_messages, media_items
 from fanlight_engine.inputs.workers import Workers
 from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.request import Conversation, Generation, OutputOptions, Prompt, RawPrompt
+from fanlight_engine.model.families import Positions
+from fanlight_engine.request import (
+    Conversation,
+    Generation,
+    ImagePart,
+    MediaPart,
+    Message,
+    Modality,
+    OutputOptions,
+    Prompt,
+    RawPrompt,
+)
+
+_LONGEST_COUNTED = 1 << 20
+"""Tokens; texts that must have more are not counted either, since tokenising them takes too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class MediaUse:
+    """One medium of a request: what it became, and its number among the core's media, which are in prompt order."""
+
+    field: str
+    medium: PreparedMedium
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """What goes to the core, and what the answer needs to know of it."""
+    """What goes to the core, and what the answer needs to know of it. `media` are in the request's order."""
 
     request: AddRequest
     image_tokens: int
-    media: PreparedMedia
+    media: tuple[MediaUse, ...]
+    decode_seconds: float = 0.0
+    preprocess_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A prompt, expanded, with its media in the request's order and their numbers in the prompt's order."""
+
+    prompt: ExpandedPrompt
+    media: tuple[MediaUse, ...]
+    decode_seconds: float
+    preprocess_seconds: float
+
+    @property
+    def inputs(self) -> tuple[MediaInput, ...]:
+        """For the core, in the prompt's order."""
+        return tuple(use.medium.input for use in sorted(self.media, key=lambda use: use.number))
 
 
 class Preparation:
-    """Prepares the requests of one checkpoint. Construction loads its files; raises CheckpointError."""
+    """Prepares the requests of one checkpoint."""
 
-    def __init__(self, config: EngineConfig, checkpoint: Checkpoint, workers: Workers) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        checkpoint: Checkpoint,
+        inputs: LoadedInputs,
+        resolver: SourceResolver,
+        workers: Workers,
+    ) -> None:
         self._config = config
         self._checkpoint = checkpoint
         self._workers = workers
-        processor = _load_processor(checkpoint) if checkpoint.takes_images else None
-        tokenizer = _load_tokenizer(checkpoint) if processor is None else processor.tokenizer
-        guarded = GuardedTokenizer(tokenizer)
-        self.tokenizer: Tokenizer = tokenizer.backend_tokenizer
-        self.renderer = PromptRenderer(checkpoint, tokenizer, guarded, processor)
+        self._resolver = resolver
+        self.tokenizer: Tokenizer = inputs.tokenizer.backend_tokenizer
+        self.guarded = inputs.guarded
         self.media: MediaPipeline | None = None
-        if processor is not None:
-            self.media = MediaPipeline(config, ImagePreprocessor(config, checkpoint, processor, guarded), workers)
+        if inputs.media is not None:
+            self.media = MediaPipeline(config, MediaPreprocessor(config, checkpoint, inputs.media), workers)
+        placeholder_ids = {one: self._placeholder_id(one) for one in self.modalities}
+        self.renderer = PromptRenderer(checkpoint, inputs.tokenizer, inputs.guarded, inputs.processor, placeholder_ids)
+
+    @property
+    def modalities(self) -> frozenset[Modality]:
+        """Kinds of media that prompts may hold."""
+        return frozenset() if self.media is None else self.media.modalities
 
     async def prepare(
         self, generation: Generation, request_id: str, arrival: float, facts: CoreFacts
     ) -> PreparedRequest:
         """Raises RequestError naming the field."""
-        self._check_model(generation.model)
-        _check_output(generation.output)
-        sampling.check(generation.sampling, self._checkpoint, self._config)
-        sources = image_sources(generation.prompt, self._checkpoint, self._config)
-        digests = await self.media.inspect(sources) if self.media is not None else ()
-        rendered = await self._workers.run_light(
-            self.renderer.render, generation.prompt, len(sources), facts.context_length
-        )
-        sampling.refuse_too_long(len(rendered.ids), facts.context_length)
-        media = await self.media.prepare(sources, digests) if self.media is not None and sources else PreparedMedia()
-        images = tuple(image.input for image in media.images)
-        _refuse_images_that_never_fit(images, sources, facts)
-        expanded = expansion.expand(
-            rendered.ids,
-            rendered.placeholders if sources else (),
-            [image.replacement for image in media.images],
-            [image.embedding_rows for image in images],
-            _prompt_field(generation.prompt),
-        )
+        self._check(generation)
+        draft = await self._draft(generation, facts.context_length)
+        _refuse_media_that_never_fit(draft.media, facts)
         parameters = sampling.resolve(
             generation.sampling,
             self._checkpoint,
-            len(expanded.ids),
+            len(draft.prompt.ids),
             facts.context_length,
             generation.output.logprobs,
             self._config,
         )
         request = AddRequest(
-            request_id, expanded.ids, parameters, images, expanded.mask_runs, cache_salt=b"", arrival=arrival
+            request_id,
+            draft.prompt.ids,
+            parameters,
+            draft.inputs,
+            draft.prompt.mask_runs,
+            cache_salt=b"",
+            arrival=arrival,
         )
-        return PreparedRequest(request, expanded.image_tokens, media)
+        return PreparedRequest(
+            request, draft.prompt.image_tokens, draft.media, draft.decode_seconds, draft.preprocess_seconds
+        )
 
-    def _check_model(self, name: str) -> None:
+    async def count(self, generation: Generation, facts: CoreFacts) -> TokenCount:
+        """What `prepare` would make of it, also of a prompt that is too long. Raises RequestError as it does."""
+        self._check(generation)
+        draft = await self._draft(generation, max(facts.context_length, _LONGEST_COUNTED), refuses_long=False)
+        _refuse_media_that_never_fit(draft.media, facts)
+        tokens, left = len(draft.prompt.ids), max(0, facts.context_length - len(draft.prompt.ids))
+        asked = generation.sampling.max_new_tokens
+        return TokenCount(
+            prompt_tokens=tokens,
+            image_tokens=draft.prompt.image_tokens,
+            media=tuple(_media_count(use, draft.prompt) for use in draft.media),
+            kv_pages=-(-tokens // facts.page_size),
+            page_size=facts.page_size,
+            context_length=facts.context_length,
+            max_new_tokens=left if asked is None else min(asked, left),
+            fits=left > 0,
+        )
+
+    async def prepare_media(
+        self, parts: Sequence[ImagePart], principal: str, facts: CoreFacts
+    ) -> tuple[PreparedMedium, ...]:
+        """Pictures without a prompt, for their embeddings. Raises RequestError naming `images[i]`."""
+        items = [MediaItem(f"images[{index}]", part) for index, part in enumerate(parts)]
+        check_media_items(items, self._checkpoint, self.modalities, self._config)
+        media = await self._prepare_media(await self._resolver.resolve(items, principal))
+        uses = [MediaUse(item.field, medium, 0) for item, medium in zip(items, media.media, strict=True)]
+        _refuse_media_that_never_fit(uses, facts)
+        return media.media
+
+    async def resolve_sources(self, messages: Sequence[Message], principal: str) -> tuple[Message, ...]:
+        """The messages with uploads and URLs replaced by their bytes. Raises RequestError naming `messages[i]...`."""
+        items = list(items_of_messages(messages, "messages"))
+        check_media_items(items, self._checkpoint, self.modalities, self._config)
+        resolved = iter(await self._resolver.resolve(items, principal))
+        return tuple(
+            replace(
+                message,
+                parts=tuple(next(resolved).part if isinstance(part, MediaPart) else part for part in message.parts),
+            )
+            for message in messages
+        )
+
+    def check_model(self, name: str) -> None:
+        """Raise UnknownModelError unless the name is empty or the served one."""
         if name not in ("", self._checkpoint.name):
             raise UnknownModelError(
                 "model",
@@ -97,55 +186,76 @@ class Preparation:
                 Reason.MODEL_NOT_FOUND,
             )
 
+    def _check(self, generation: Generation) -> None:
+        self.check_model(generation.model)
+        _check_output(generation.output)
+        sampling.check(generation.sampling, self._checkpoint, self._config)
+
+    async def _draft(self, generation: Generation, longest: int, refuses_long: bool = True) -> _Draft:
+        """The expanded prompt. Rendered first, which is cheap, then fetched, judged by headers, decoded."""
+        prompt = generation.prompt
+        items = media_items(prompt, self._checkpoint, self.modalities, self._config)
+        rendered = await self._workers.run_light(self.renderer.render, prompt, longest)
+        if refuses_long:
+            sampling.refuse_too_long(len(rendered.ids), longest)
+        kinds = [(item.modality, self._placeholder_id(item.modality)) for item in items]
+        assigned = expansion.assign(rendered.placeholders, kinds, _prompt_field(prompt))
+        resolved = await self._resolver.resolve(items, generation.principal)
+        media = await self._prepare_media(resolved)
+        replacements = [media.media[number].replacement for _, number in assigned]
+        expanded = expansion.expand(rendered.ids, [place for place, _ in assigned], replacements)
+        if self._checkpoint.family.positions is Positions.MROPE:
+            kinds_in_order = [items[number].modality for _, number in assigned]
+            expansion.refuse_touching(expanded, kinds_in_order, _prompt_field(prompt))
+        order = {number: position for position, (_, number) in enumerate(assigned)}
+        uses = tuple(
+            MediaUse(item.field, medium, order[number])
+            for number, (item, medium) in enumerate(zip(items, media.media, strict=True))
+        )
+        return _Draft(expanded, uses, media.decode_seconds, media.preprocess_seconds)
+
+    async def _prepare_media(self, resolved: Sequence[MediaItem]) -> PreparedMedia:
+        if self.media is None or not resolved:
+            return PreparedMedia()
+        return await self.media.prepare(resolved, await self.media.inspect(resolved))
+
+    def _placeholder_id(self, modality: Modality) -> int:
+        assert self.media is not None
+        return self.media.placeholder_id(modality)
+
 
 def _check_output(output: OutputOptions) -> None:
     if not (output.text or output.token_ids or output.logprobs):
         raise InvalidRequestError("config.output", "nothing is asked for; turn on text, token_ids or logprobs")
 
 
-def _refuse_images_that_never_fit(
-    images: Sequence[ImageInput], sources: Sequence[ImageSource], facts: CoreFacts
-) -> None:
-    """An image's embeddings are held whole while its positions are computed; those of several images need not be."""
-    for image, source in zip(images, sources, strict=True):
-        needed = image.embedding_rows * facts.embedding_row_bytes
+def _refuse_media_that_never_fit(media: Sequence[MediaUse], facts: CoreFacts) -> None:
+    """A medium's embeddings are held whole while its positions are computed; those of several need not be."""
+    for use in media:
+        needed = use.medium.input.embedding_rows * facts.embedding_row_bytes
         if needed > facts.vision_cache_bytes:
+            is_image = use.medium.input.modality is Modality.IMAGE
             raise InvalidRequestError(
-                source.field,
+                use.field,
                 f"it needs {needed} bytes of embeddings, the vision cache holds {facts.vision_cache_bytes}; send a "
-                "smaller image",
-                Reason.IMAGE_TOO_LARGE,
+                + ("smaller image" if is_image else "smaller video, or fewer frames of it"),
+                Reason.IMAGE_TOO_LARGE if is_image else Reason.VIDEO_TOO_LARGE,
             )
+
+
+def _media_count(use: MediaUse, prompt: ExpandedPrompt) -> MediaCount:
+    runs = prompt.ranges[use.number]
+    return MediaCount(
+        field=use.field,
+        modality=use.medium.input.modality,
+        decision=use.medium.decision,
+        tokens=len(use.medium.replacement.ids),
+        embeddings=use.medium.replacement.rows,
+        mask_ranges=tuple((run.start, run.length) for run in runs),
+    )
 
 
 def _prompt_field(prompt: Prompt) -> str:
     if isinstance(prompt, Conversation):
         return "conversation"
     return "raw" if isinstance(prompt, RawPrompt) else "tokens.ids"
-
-
-def _load_tokenizer(checkpoint: Checkpoint) -> Any:
-    try:
-        return AutoTokenizer.from_pretrained(checkpoint.path, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # loaders of the many formats raise whatever they meet
-        raise CheckpointError(
-            f"the tokenizer of {checkpoint.name} cannot be loaded: {error}; tokenizer.json and tokenizer_config.json "
-            "are needed"
-        ) from error
-
-
-def _load_processor(checkpoint: Checkpoint) -> Any:
-    try:
-        processor = AutoProcessor.from_pretrained(checkpoint.path, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # as above
-        raise CheckpointError(
-            f"the processor of {checkpoint.name} cannot be loaded: {error}; preprocessor_config.json or "
-            "processor_config.json and the tokenizer's files are needed"
-        ) from error
-    for part in ("image_processor", "tokenizer", "replace_image_token"):
-        if getattr(processor, part, None) is None:
-            raise CheckpointError(
-                f"the processor of {checkpoint.name} ({type(processor).__name__}) has no {part}; a processor of images "
-                "and text is needed"
-            )
-    return processor

@@ -14,7 +14,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from fanlight_engine.errors import EngineStoppedError
-from fanlight_engine.inputs.images import make_decompression_bombs_errors
+from fanlight_engine.inputs.media.images import make_decompression_bombs_errors
 
 LIGHT_WORKERS = 2
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 
+from fanlight_engine.client import error_of
 from fanlight_engine.core.messages import (
     Admitted,
+    Completed,
     CoreTimings,
     FromCore,
     Generated,
@@ -16,18 +18,8 @@ from fanlight_engine.core.messages import (
     Progressed,
     Rejected,
 )
-from fanlight_engine.errors import (
-    CoreFailureError,
-    DuplicateRequestError,
-    EngineError,
-    EngineStoppedError,
-    InvalidRequestError,
-    OverloadedError,
-    Reason,
-)
-from fanlight_engine.events import Accepted, Event, Finished, Progress, Timings, Usage
-from fanlight_engine.inputs.media import PreparedMedia
-from fanlight_engine.inputs.preparation import PreparedRequest
+from fanlight_engine.events import Accepted, EncoderUse, Event, Finished, MediaUsage, Progress, Timings, Usage
+from fanlight_engine.inputs.preparation import MediaUse, PreparedRequest
 from fanlight_engine.outputs.assembly import OutputAssembler
 from fanlight_engine.request import FinishReason
 
@@ -69,6 +61,7 @@ class Answer:
                 self.core_ended = True
                 raise error_of(message)
             else:
+                assert isinstance(message, Completed), "a generation's stream has nothing else"
                 self.core_ended = True
                 self._preemptions = message.preemptions
                 return events + self.end(message.reason)
@@ -100,8 +93,8 @@ class Answer:
         request = self._prepared.request
         return Progress(
             queue_position=message.queue_position,
-            images_encoded=message.images_encoded,
-            images_total=len(request.images),
+            images_encoded=message.media_encoded,
+            images_total=len(request.media),
             prefill_tokens_done=message.prefill_tokens_done,
             prefill_tokens_total=len(request.prompt_ids),
         )
@@ -122,25 +115,36 @@ class Answer:
 
     def _usage(self) -> Usage:
         request, prefilled = self._prepared.request, self._prefilled
+        media = tuple(self._media_usage(use) for use in self._prepared.media)
         return Usage(
             prompt_tokens=len(request.prompt_ids),
             image_tokens=self._prepared.image_tokens,
             cached_tokens=self._cached_tokens if prefilled is None else prefilled.cached_tokens,
             completion_tokens=self._assembler.completion_tokens,
-            images=len(request.images),
-            encoder_cache_hits=0 if prefilled is None else prefilled.encoder_cache_hits,
+            images=len(request.media),
+            encoder_cache_hits=0 if prefilled is None else sum(one.encoder is EncoderUse.CACHED for one in media),
             preemptions=self._preemptions,
             seed=request.sampling.seed,
+            media=media,
             timings=self._timings(CoreTimings() if prefilled is None else prefilled.timings),
         )
 
+    def _media_usage(self, use: MediaUse) -> MediaUsage:
+        """Of a request that ended before its prefill nothing is known but what it brought; none of it was encoded."""
+        medium = use.medium
+        encoder = EncoderUse.CACHED
+        if medium.input.is_embedded:
+            encoder = EncoderUse.PROVIDED
+        elif self._prefilled is not None and use.number in self._prefilled.encoded_media:
+            encoder = EncoderUse.ENCODED
+        return MediaUsage(medium.input.modality, len(medium.replacement.ids), medium.replacement.rows, encoder)
+
     def _timings(self, core: CoreTimings) -> Timings:
         arrival, tokens = self._prepared.request.arrival, self._assembler.completion_tokens
-        media: PreparedMedia = self._prepared.media
         return Timings(
             queue=core.queue,
-            decode_media=media.decode_seconds,
-            preprocess_media=media.preprocess_seconds,
+            decode_media=self._prepared.decode_seconds,
+            preprocess_media=self._prepared.preprocess_seconds,
             encode_images=core.encode_images,
             prefill=core.prefill,
             time_to_first_token=self._first_token_at - arrival if tokens else 0.0,
@@ -153,20 +157,3 @@ def end_before_submission(reason: FinishReason, arrival: float) -> list[Event]:
     """The end of a request that was cancelled while its prompt was still being prepared."""
     timings = Timings(total=time.monotonic() - arrival)
     return [Finished(_OUTPUT_INDEX, reason), Usage(0, 0, 0, 0, timings=timings)]
-
-
-def error_of(rejected: Rejected) -> EngineError:
-    """The exception that a refusal or failure of the core means to the caller."""
-    try:
-        reason = Reason(rejected.reason)
-    except ValueError:
-        reason = Reason.ENGINE_FAILURE
-    if reason is Reason.OVERLOADED:
-        return OverloadedError(rejected.description, rejected.retry_after)
-    if reason is Reason.SHUTTING_DOWN:
-        return EngineStoppedError(rejected.description)
-    if reason is Reason.ENGINE_FAILURE:
-        return CoreFailureError(rejected.description)
-    if reason is Reason.REQUEST_ID_IN_USE:
-        return DuplicateRequestError(rejected.description)
-    return InvalidRequestError(rejected.field, rejected.description, reason)

@@ -60,6 +60,16 @@ class Detokenizers:
         """The text of all ids at once."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
+    def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
+        """The bytes that each token adds to the text of all; of special tokens, their spelling."""
+        if self._decodes_bytes:
+            return [self.bytes_of(token_id) for token_id in token_ids]
+        detokenizer = _WindowDetokenizer(self._tokenizer, frozenset(), self._byte_ids)
+        pieces = [detokenizer.push(token_id).encode() for token_id in token_ids]
+        if pieces:
+            pieces[-1] += detokenizer.flush().encode()
+        return pieces
+
     def bytes_of(self, token_id: int) -> bytes:
         """The bytes of one token of a byte-level tokenizer; none for ids it does not have."""
         known = self._token_bytes.get(token_id)

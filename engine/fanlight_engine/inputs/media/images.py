@@ -1,8 +1,8 @@
 """Encoded bytes -> the RGB picture a person would see, within limits judged before anything is decoded.
 
-    sniff (allow-list) -> header and limits -> decode -> EXIF orientation -> alpha over white -> RGB
+    sniff (allow-list) -> header and limits -> decode -> transparency over white -> RGB -> EXIF orientation
 
-Knows Pillow and the limits; knows nothing of models, requests or field paths: a refusal is an ImageError, to which the
+Knows Pillow and the limits; knows nothing of models, requests or field paths: a refusal is an MediaError, to which the
 caller adds the path. Texts of refusals never quote Pillow, whose messages hold object addresses.
 """
 
@@ -14,13 +14,14 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFile
 
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import Reason
+from fanlight_engine.inputs.media.processing import MediaError
 
 ALLOWED_FORMATS = ("JPEG", "PNG", "WebP", "GIF")
-DECODE_VERSION = 1
+DECODE_VERSION = 2
 """Part of every digest: raise it when the same bytes would give other pixels than before."""
 
 _SIGNATURES = (
@@ -54,16 +55,9 @@ _TRANSPOSITIONS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_GREY_STEPS = {"L;2": 85, "L;4": 17}
+"""What one step of a grey of fewer bits is in 8."""
 _UNREADABLE = "it cannot be decoded as {name}: the file is damaged or cut short; encode it again"
-
-
-class ImageError(Exception):
-    """One image was refused; `reason` and `description` are those of the RequestError to come."""
-
-    def __init__(self, reason: Reason, description: str) -> None:
-        super().__init__(description)
-        self.reason = reason
-        self.description = description
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ def make_decompression_bombs_errors() -> None:
 
 
 def inspect(data: bytes, config: EngineConfig) -> ImageFacts:
-    """Format and size from the header, judged against the limits. Decodes nothing. Raises ImageError."""
+    """Format and size from the header, judged against the limits. Decodes nothing. Raises MediaError."""
     name = sniff(data)
     if name == "WebP":
         # Pillow's WebP reader allocates the canvas when it opens a file, so the size is read by hand first.
@@ -94,30 +88,36 @@ def inspect(data: bytes, config: EngineConfig) -> ImageFacts:
 
 
 def decode(data: bytes, config: EngineConfig) -> Image.Image:
-    """The first frame in mode RGB, upright, over white. Raises ImageError."""
+    """The first frame in mode RGB, upright, over white. Raises MediaError."""
     name = inspect(data, config).format
     with _open(data, name, config) as image:
         try:
+            covered = _covered_part(image)
+            _scale_transparency(image)
             image.load()
-            return to_rgb(_upright(image))
+            return _upright(_on_white(to_rgb(image), covered), _orientation_of(image))
         except Exception as error:  # decoders fail in every way there is: OSError, SyntaxError, struct.error, ...
             raise _as_image_error(error, name, config) from None
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any mode to RGB: transparency over white, 16-bit grey scaled to 8 bits, the rest as Pillow converts it."""
+    """Any mode to RGB: transparency over white, 16-bit grey scaled to 8 bits, the rest as Pillow converts it.
+
+    A picture that is RGB already is returned as it is.
+    """
     if image.mode.startswith("I"):
         return _grey_16_to_rgb(image)
     has_alpha = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
     if not has_alpha:
-        return image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")
     straight = image.convert("RGBA")
-    canvas = Image.new("RGBA", straight.size, (255, 255, 255, 255))
-    return Image.alpha_composite(canvas, straight).convert("RGB")
+    canvas = Image.new("RGB", straight.size, (255, 255, 255))
+    canvas.paste(straight, mask=straight.getchannel("A"))
+    return canvas
 
 
 def sniff(data: bytes) -> str:
-    """The allowed format that the first bytes announce. Raises ImageError."""
+    """The allowed format that the first bytes announce. Raises MediaError."""
     for signature, name in _SIGNATURES:
         if data.startswith(signature):
             return name
@@ -126,12 +126,12 @@ def sniff(data: bytes) -> str:
     allowed = ", ".join(ALLOWED_FORMATS)
     for signature, name in _REFUSED_SIGNATURES:
         if data.lstrip().startswith(signature) or data.startswith(signature):
-            raise ImageError(Reason.IMAGE_FORMAT_UNSUPPORTED, f"it is {name}, only {allowed} are allowed; convert it")
+            raise MediaError(Reason.IMAGE_FORMAT_UNSUPPORTED, f"it is {name}, only {allowed} are allowed; convert it")
     if data[4:8] == b"ftyp":
-        raise ImageError(
+        raise MediaError(
             Reason.IMAGE_FORMAT_UNSUPPORTED, f"it is AVIF, HEIC or video, only {allowed} are allowed; convert it"
         )
-    raise ImageError(Reason.IMAGE_UNREADABLE, f"it is no image; send the bytes of one file of {allowed}")
+    raise MediaError(Reason.IMAGE_UNREADABLE, f"it is no image; send the bytes of one file of {allowed}")
 
 
 def _open(data: bytes, name: str, config: EngineConfig) -> Image.Image:
@@ -141,22 +141,22 @@ def _open(data: bytes, name: str, config: EngineConfig) -> Image.Image:
         raise _as_image_error(error, name, config) from None
 
 
-def _as_image_error(error: Exception, name: str, config: EngineConfig) -> ImageError:
-    if isinstance(error, ImageError):
+def _as_image_error(error: Exception, name: str, config: EngineConfig) -> MediaError:
+    if isinstance(error, MediaError):
         return error
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         got = Image.MAX_IMAGE_PIXELS or 0
         limit = min(got, config.max_image_pixels)
-        return ImageError(
+        return MediaError(
             Reason.IMAGE_TOO_LARGE, f"it has over {got} pixels, {limit} in all are allowed; scale it down"
         )
-    return ImageError(Reason.IMAGE_UNREADABLE, _UNREADABLE.format(name=name))
+    return MediaError(Reason.IMAGE_UNREADABLE, _UNREADABLE.format(name=name))
 
 
 def _check_size(width: int, height: int, config: EngineConfig) -> None:
     size = f"{width} x {height} pixels"
     if width < 1 or height < 1:
-        raise ImageError(Reason.IMAGE_UNREADABLE, f"its header says {size}; encode it again")
+        raise MediaError(Reason.IMAGE_UNREADABLE, f"its header says {size}; encode it again")
     if max(width, height) > config.max_image_side:
         limit = f"a side may have {config.max_image_side}"
     elif width * height > config.max_image_pixels:
@@ -165,7 +165,7 @@ def _check_size(width: int, height: int, config: EngineConfig) -> None:
         limit = f"the longer side may be {config.max_image_aspect_ratio} times the shorter one"
     else:
         return
-    raise ImageError(Reason.IMAGE_TOO_LARGE, f"it has {size}, {limit}; scale or crop it")
+    raise MediaError(Reason.IMAGE_TOO_LARGE, f"it has {size}, {limit}; scale or crop it")
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
@@ -179,12 +179,49 @@ def _webp_size(data: bytes) -> tuple[int, int]:
     if chunk == b"VP8 " and body[3:6] == b"\x9d\x01\x2a":
         width, height = struct.unpack("<HH", body[6:10])
         return width & 0x3FFF, height & 0x3FFF
-    raise ImageError(Reason.IMAGE_UNREADABLE, _UNREADABLE.format(name="WebP"))
+    raise MediaError(Reason.IMAGE_UNREADABLE, _UNREADABLE.format(name="WebP"))
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _covered_part(image: Image.Image) -> tuple[int, int, int, int] | None:
+    """What the first frame of a GIF covers of its screen, if not all: Pillow shows the rest in the palette's colour 0.
+
+    (left, top, right, bottom), read before the pixels are.
+    """
+    if image.format != "GIF" or not isinstance(image, ImageFile.ImageFile):
+        return None
+    extents = image.tile[0].extents
+    return None if extents is None or extents == (0, 0, *image.size) else extents
+
+
+def _on_white(image: Image.Image, covered: tuple[int, int, int, int] | None) -> Image.Image:
+    if covered is None:
+        return image
+    canvas = Image.new("RGB", image.size, (255, 255, 255))
+    canvas.paste(image.crop(covered), covered[:2])
+    return canvas
+
+
+def _scale_transparency(image: Image.Image) -> None:
+    """Pillow scales samples of 2, 4 and 16 bits to 8, but not the one transparent colour (tRNS) that they equal."""
+    colour = image.info.get("transparency")
+    if image.format != "PNG" or colour is None or not isinstance(image, ImageFile.ImageFile):
+        return
+    raw_mode = image.tile[0].args if image.tile else None
+    if isinstance(colour, int) and raw_mode in _GREY_STEPS:
+        image.info["transparency"] = colour * _GREY_STEPS[raw_mode]
+    elif isinstance(colour, tuple) and raw_mode == "RGB;16B":
+        image.info["transparency"] = tuple(sample >> 8 for sample in colour)
+
+
+def _orientation_of(image: Image.Image) -> int:
+    """As EXIF numbers it, 1 where there is none. Raises whatever Pillow does for EXIF that cannot be read."""
+    Image.Exif().load(image.info.get("exif", b""))  # while it opens some formats, Pillow takes unreadable for absent
+    return image.getexif().get(_EXIF_ORIENTATION, 1)
+
+
+def _upright(image: Image.Image, orientation: int) -> Image.Image:
     """Turned and mirrored as its EXIF orientation says."""
-    method = _TRANSPOSITIONS.get(image.getexif().get(_EXIF_ORIENTATION, 1))
+    method = _TRANSPOSITIONS.get(orientation)
     return image if method is None else image.transpose(method)
 
 

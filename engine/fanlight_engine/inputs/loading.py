@@ -1,0 +1,79 @@
+"""Loads what a checkpoint brings for its inputs: tokenizer, chat template and media processor.
+
+A checkpoint with an ImageProcessingConfig gets the native pipeline, any other its own processor of transformers.
+Raises CheckpointError naming the files that are missing. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fanlight_engine.inputs.media.native.image_processing_config import find_image_processing_config
+from fanlight_engine.inputs.media.native.pixel_statistics import find_pixel_statistics
+from fanlight_engine.inputs.media.native.processor import NativeProcessor
+from transformers import AutoProcessor, AutoTokenizer
+
+from fanlight_engine.config import EngineConfig
+from fanlight_engine.errors import CheckpointError
+from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
+from fanlight_engine.inputs.media.processing import MediaProcessor
+from fanlight_engine.inputs.media.wrapped import WrappedProcessor
+from fanlight_engine.model.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedInputs:
+    """`processor` is the one of transformers, which may have a chat template of its own; None without one.
+
+    `media` is None for text-only checkpoints.
+    """
+
+    tokenizer: Any
+    guarded: GuardedTokenizer
+    processor: Any
+    media: MediaProcessor | None
+
+
+def load_inputs(config: EngineConfig, checkpoint: Checkpoint) -> LoadedInputs:
+    """Everything that turns prompts into numbers."""
+    if not checkpoint.takes_images:
+        tokenizer = _load_tokenizer(checkpoint)
+        return LoadedInputs(tokenizer, GuardedTokenizer(tokenizer), None, None)
+    processing = find_image_processing_config(checkpoint.path, config.image_processing_config)
+    if processing is not None:
+        tokenizer = _load_tokenizer(checkpoint)
+        statistics = find_pixel_statistics(processing, checkpoint.path)
+        native = NativeProcessor(config, checkpoint, processing, statistics)
+        return LoadedInputs(tokenizer, GuardedTokenizer(tokenizer), None, native)
+    processor = _load_processor(checkpoint)
+    guarded = GuardedTokenizer(processor.tokenizer)
+    wrapped = WrappedProcessor(config, checkpoint, processor, guarded)
+    return LoadedInputs(processor.tokenizer, guarded, processor, wrapped)
+
+
+def _load_tokenizer(checkpoint: Checkpoint) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(checkpoint.path, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # loaders of the many formats raise whatever they meet
+        raise CheckpointError(
+            f"the tokenizer of {checkpoint.name} cannot be loaded: {error}; tokenizer.json and tokenizer_config.json "
+            "are needed"
+        ) from error
+
+
+def _load_processor(checkpoint: Checkpoint) -> Any:
+    try:
+        processor = AutoProcessor.from_pretrained(checkpoint.path, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # as above
+        raise CheckpointError(
+            f"the processor of {checkpoint.name} cannot be loaded: {error}; preprocessor_config.json or "
+            "processor_config.json and the tokenizer's files are needed"
+        ) from error
+    for part in ("image_processor", "tokenizer", "replace_image_token"):
+        if getattr(processor, part, None) is None:
+            raise CheckpointError(
+                f"the processor of {checkpoint.name} ({type(processor).__name__}) has no {part}; a processor of images "
+                "and text is needed"
+            )
+    return processor
