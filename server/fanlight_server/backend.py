@@ -5,15 +5,17 @@ Imports nothing heavy, so that tests can put a scripted one in its place and com
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.events import Event
-from fanlight_engine.request import FinishReason, Generation, TextPart
+from fanlight_engine.request import FinishReason, Generation, ImagePart, Message, Modality, TextPart
 
 if TYPE_CHECKING:
     from fanlight_engine.client import EngineClient
+    from fanlight_engine.dry_run import EncodedMedia, TextToken, TokenCount
+    from fanlight_engine.inputs.media.sources.store import MediaStore
     from fanlight_engine.model.checkpoint import Checkpoint
 
 
@@ -30,7 +32,7 @@ class Transcript(Protocol):
 
 
 class Backend(Protocol):
-    """Turns generations into events."""
+    """Turns generations into events, keeps media, and answers questions about prompts."""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -45,6 +47,16 @@ class Backend(Protocol):
     @property
     def client(self) -> EngineClient:
         """The core behind it; its facts can be read once `start` has returned."""
+        ...
+
+    @property
+    def modalities(self) -> frozenset[Modality]:
+        """The kinds of media that are taken. Raises EngineStoppedError before `start` and after `stop`."""
+        ...
+
+    @property
+    def store(self) -> MediaStore:
+        """Uploads, each visible to whoever sent it."""
         ...
 
     async def start(self) -> None:
@@ -65,4 +77,27 @@ class Backend(Protocol):
 
     def cancel(self, request_id: str, reason: FinishReason = FinishReason.CANCELLED) -> bool:
         """End a running generation with `reason`; False when none of this id runs."""
+        ...
+
+    async def count_tokens(self, generation: Generation) -> TokenCount:
+        """What the prompt of a generation becomes; computes nothing on the device. Raises what `generate` raises."""
+        ...
+
+    async def tokenize(self, model: str, text: str, parse_special_tokens: bool) -> tuple[TextToken, ...]:
+        """The tokens of a text. Raises RequestError."""
+        ...
+
+    async def detokenize(self, model: str, ids: Sequence[int], spell_special_tokens: bool) -> str:
+        """The text of tokens. Raises RequestError."""
+        ...
+
+    async def encode_media(self, model: str, parts: Sequence[ImagePart], principal: str) -> tuple[EncodedMedia, ...]:
+        """Embeddings that are held from now on, one for each part. Raises EngineError; fields are `images[i]`."""
+        ...
+
+    async def resolve_sources(self, messages: Sequence[Message], principal: str) -> tuple[Message, ...]:
+        """The messages with URLs and digests replaced by what they name, so that later turns need neither.
+
+        Raises RequestError; fields are `messages[i].parts[j].image`.
+        """
         ...

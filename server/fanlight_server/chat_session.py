@@ -16,23 +16,23 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import islice
 
 from fanlight_engine.request import (
     Conversation,
     Generation,
-    ImagePart,
     Message,
     OutputOptions,
     Role,
     SamplingOptions,
     TextPart,
 )
-from fanlight_server.active_requests import MAX_REQUEST_ID_LENGTH
+from fanlight_server.active_requests import ANONYMOUS, MAX_REQUEST_ID_LENGTH
+from fanlight_server.held_bytes import bytes_of_messages
 from fanlight_server.status import ErrorReason, ServiceError, draining_error, field_error
 
 MAX_WAITING_TURNS = 8
 MAX_HISTORY_BYTES = 256 << 20
-_BYTES_PER_MESSAGE = 1024  # what an empty message takes, roughly, so that endless tiny turns are bounded as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,9 @@ class Turn:
 
 @dataclass(slots=True)
 class ChatSession:
-    """One chat. Every refusal is a ServiceError that leaves the chat as it was."""
+    """One chat of `principal`. Every refusal is a ServiceError that leaves the chat as it was."""
 
+    principal: str = ANONYMOUS
     state: State = State.NEW
     draining: bool = False
     input_closed: bool = False
@@ -121,7 +122,7 @@ class ChatSession:
                 ErrorReason.CHAT_ALREADY_SET_UP,
                 "setup: the chat is set up already; open another chat for another setup",
             )
-        self._take_bytes("setup.history", setup.history)
+        self._take_bytes("setup.history", bytes_of_messages(setup.history))
         self._setup = setup
         self.state = State.IDLE
 
@@ -138,7 +139,7 @@ class ChatSession:
             )
         turn_id = self._free_turn_id(request.turn_id)
         parent = self._find_parent(request.parent_turn_id)
-        self._take_bytes("turn.messages", request.messages)
+        self._take_bytes("turn.messages", bytes_of_messages(request.messages))
         turn = Turn(turn_id, parent, request.messages, request.options or self._setup.options)
         self._turns[turn_id] = turn
         self._waiting.append(turn)
@@ -154,13 +155,12 @@ class ChatSession:
         self.state = State.RUNNING
         return self.running
 
-    def generation(self, turn: Turn) -> Generation:
-        """What to generate for a turn. Text and ids are always wanted here, because the answer becomes history.
+    def prompt(self, turn: Turn) -> tuple[Message, ...]:
+        """The setup's history, then messages and answers from the root down to the turn's own messages.
 
         Raises ServiceError when a turn before it failed.
         """
-        setup = self._setup
-        assert setup is not None
+        assert self._setup is not None
         path = turn.path_from_root()
         if any(earlier.failed for earlier in path):
             raise field_error(
@@ -168,17 +168,40 @@ class ChatSession:
                 "the turn that this one follows failed; send it again after an earlier one",
                 ErrorReason.TURN_NOT_FOUND,
             )
-        messages = list(setup.history)
-        for earlier in path:
-            messages += earlier.messages
-            if earlier.answer is not None:
-                messages.append(earlier.answer)
+        messages = list(self._setup.history)
+        for one in path:
+            messages += one.messages
+            if one.answer is not None:
+                messages.append(one.answer)
+        return tuple(messages)
+
+    def generation(self, turn: Turn) -> Generation:
+        """What to generate for a turn. Text and ids are always wanted here, because the answer becomes history.
+
+        Raises ServiceError when a turn before it failed.
+        """
+        assert self._setup is not None
         return Generation(
-            prompt=Conversation(tuple(messages)),
+            prompt=Conversation(self.prompt(turn)),
             sampling=turn.options.sampling,
             output=replace(turn.options.output, text=True, token_ids=True),
-            model=setup.model,
+            model=self._setup.model,
+            principal=self.principal,
         )
+
+    def keep_resolved(self, turn: Turn, messages: tuple[Message, ...]) -> None:
+        """`messages` are the turn's prompt with URLs and digests replaced by what they named: later turns send these.
+
+        Raises ServiceError when the chat would hold too much.
+        """
+        assert self._setup is not None
+        self._take_bytes("turn.messages", bytes_of_messages(messages) - bytes_of_messages(self.prompt(turn)))
+        rest = iter(messages)
+        self._setup = replace(self._setup, history=tuple(islice(rest, len(self._setup.history))))
+        for one in turn.path_from_root():
+            one.messages = tuple(islice(rest, len(one.messages)))
+            if one.answer is not None:
+                next(rest)
 
     def name_field(self, turn: Turn, engine_field: str) -> str:
         """The field of the chat's messages that the engine's path below the turn's Generation came from."""
@@ -205,14 +228,14 @@ class ChatSession:
         """The turn was answered, in part or whole; the answer's ids make the next turn continue token for token."""
         self._end(turn)
         turn.answer = Message(Role.ASSISTANT, (answer,))
-        self._history_bytes += _size((turn.answer,))
+        self._history_bytes += bytes_of_messages((turn.answer,))
 
     def fail(self, turn: Turn) -> None:
         """The turn ended without an answer: it leaves the tree, and the head is as before."""
         self._end(turn)
         turn.failed = True
         del self._turns[turn.id]
-        self._history_bytes -= _size(turn.messages)
+        self._history_bytes -= bytes_of_messages(turn.messages)
 
     def interrupt(self, interrupt: Interrupt) -> Turn | None:
         """The turn to stop, or None when there is nothing to stop.
@@ -284,8 +307,8 @@ class ChatSession:
             head = head.parent
         return head
 
-    def _take_bytes(self, path: str, messages: tuple[Message, ...]) -> None:
-        size = self._history_bytes + _size(messages)
+    def _take_bytes(self, path: str, more: int) -> None:
+        size = self._history_bytes + more
         if size > MAX_HISTORY_BYTES:
             raise field_error(
                 path,
@@ -299,17 +322,3 @@ def not_set_up_error() -> ServiceError:
     return ServiceError(
         ErrorReason.CHAT_NOT_SET_UP, "setup: a chat starts with setup, which may be empty; send it first"
     )
-
-
-def _size(messages: tuple[Message, ...]) -> int:
-    return sum(_BYTES_PER_MESSAGE + sum(_part_size(part) for part in message.parts) for message in messages)
-
-
-def _part_size(part: object) -> int:
-    match part:
-        case ImagePart():
-            return len(part.data)
-        case TextPart():
-            return 4 * len(part.text) + 8 * len(part.token_ids or ())
-        case _:
-            return 0

@@ -20,7 +20,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from fanlight.v1 import inference_pb2_grpc, model_pb2_grpc, server_pb2_grpc
+from fanlight.v1 import inference_pb2_grpc, media_service_pb2_grpc, model_pb2_grpc, server_pb2_grpc
 from fanlight_engine.request import Generation, SamplingOptions, TokenPrompt
 from fanlight_server.addresses import is_loopback
 from fanlight_server.backend import Backend
@@ -30,10 +30,16 @@ from fanlight_server.lifecycle import Lifecycle
 from fanlight_server.rpc.boundary import Boundary
 from fanlight_server.rpc.options import MAX_RECEIVE_MESSAGE_BYTES, server_options
 from fanlight_server.services.inference import InferenceService, StreamTimes
+from fanlight_server.services.media import MediaService
 from fanlight_server.services.models import ModelService
 from fanlight_server.services.server_info import ServerInfoService, installed_revision, installed_version
 
-SERVICES = ("fanlight.v1.InferenceService", "fanlight.v1.ModelService", "fanlight.v1.ServerService")
+SERVICES = (
+    "fanlight.v1.InferenceService",
+    "fanlight.v1.MediaService",
+    "fanlight.v1.ModelService",
+    "fanlight.v1.ServerService",
+)
 PROMISED_HEARTBEAT_SECONDS = 15.0
 _SECONDS_TO_SAY_GOODBYE = 5.0
 
@@ -81,6 +87,9 @@ class FanlightServer:
         )
         inference = InferenceService(self._backend, self.lifecycle, self._settings.times)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, self._grpc)
+        media_service_pb2_grpc.add_MediaServiceServicer_to_server(
+            MediaService(self._backend, self.lifecycle), self._grpc
+        )
         model_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(self._backend, self.lifecycle), self._grpc)
         server_pb2_grpc.add_ServerServiceServicer_to_server(ServerInfoService(self._backend, facts), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._grpc)
@@ -146,7 +155,9 @@ class FanlightServer:
 
 async def _probe(backend: Backend) -> None:
     """One token for a prompt of one token, through everything that a request goes through."""
-    token = next(id for id in range(backend.checkpoint.vocab_size) if id != backend.checkpoint.image_token_id)
+    checkpoint = backend.checkpoint
+    placeholders = (checkpoint.image_token_id, checkpoint.video_token_id)
+    token = next(id for id in range(checkpoint.vocab_size) if id not in placeholders)
     generation = Generation(TokenPrompt((token,)), SamplingOptions(max_new_tokens=1, temperature=0.0, seed=0))
     async for _event in backend.generate(generation, "startup-probe"):
         pass

@@ -19,14 +19,20 @@ import grpc
 
 from fanlight_engine.errors import (
     CoreFailureError,
+    DigestMismatchError,
     DuplicateRequestError,
     EngineStoppedError,
+    MediaStoreError,
     MissingTemplateError,
     OverloadedError,
     Reason,
     RequestError,
+    StoreFullError,
     UnknownModelError,
     UnsupportedRequestError,
+    UploadOffsetError,
+    UploadReplacedError,
+    UploadTooLargeError,
     Violation,
 )
 
@@ -34,6 +40,9 @@ log = logging.getLogger("fanlight.server")
 
 RETRY_AFTER_RESTART_SECONDS = 1.0
 """Hint while the engine loads or the server drains: long enough for a balancer to look elsewhere."""
+
+RETRY_AFTER_STORE_FULL_SECONDS = 5.0
+"""Hint while uploads in use leave no room: about as long as a request holds one."""
 
 
 class ErrorReason(StrEnum):
@@ -65,6 +74,20 @@ class ErrorReason(StrEnum):
     ENGINE_UNAVAILABLE = "ENGINE_UNAVAILABLE"
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
     INTERNAL = "INTERNAL"
+    IMAGE_OPTION_INVALID = "IMAGE_OPTION_INVALID"
+    TOO_MANY_VIDEOS = "TOO_MANY_VIDEOS"
+    VIDEO_UNDECODABLE = "VIDEO_UNDECODABLE"
+    VIDEO_TOO_LARGE = "VIDEO_TOO_LARGE"
+    VIDEO_OPTION_INVALID = "VIDEO_OPTION_INVALID"
+    TENSOR_INVALID = "TENSOR_INVALID"
+    EMBEDDINGS_MISMATCH = "EMBEDDINGS_MISMATCH"
+    MEDIA_NOT_FOUND = "MEDIA_NOT_FOUND"
+    MEDIA_URL_UNAVAILABLE = "MEDIA_URL_UNAVAILABLE"
+    UPLOAD_DIGEST_MISMATCH = "UPLOAD_DIGEST_MISMATCH"
+    UPLOAD_TOO_LARGE = "UPLOAD_TOO_LARGE"
+    MEDIA_STORE_FULL = "MEDIA_STORE_FULL"
+    UPLOAD_OFFSET_WRONG = "UPLOAD_OFFSET_WRONG"
+    UPLOAD_REPLACED = "UPLOAD_REPLACED"
 
 
 CODE_BY_REASON: dict[ErrorReason, grpc.StatusCode] = {
@@ -94,6 +117,20 @@ CODE_BY_REASON: dict[ErrorReason, grpc.StatusCode] = {
     ErrorReason.ENGINE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorReason.DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
     ErrorReason.INTERNAL: grpc.StatusCode.INTERNAL,
+    ErrorReason.IMAGE_OPTION_INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorReason.TOO_MANY_VIDEOS: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorReason.VIDEO_UNDECODABLE: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorReason.VIDEO_TOO_LARGE: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorReason.VIDEO_OPTION_INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorReason.TENSOR_INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorReason.EMBEDDINGS_MISMATCH: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorReason.MEDIA_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    ErrorReason.MEDIA_URL_UNAVAILABLE: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorReason.UPLOAD_DIGEST_MISMATCH: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorReason.UPLOAD_TOO_LARGE: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorReason.MEDIA_STORE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorReason.UPLOAD_OFFSET_WRONG: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorReason.UPLOAD_REPLACED: grpc.StatusCode.ABORTED,
 }
 
 _REASON_OF_ENGINE: dict[Reason, ErrorReason] = {
@@ -108,6 +145,15 @@ _REASON_OF_ENGINE: dict[Reason, ErrorReason] = {
     Reason.TOO_MANY_IMAGES: ErrorReason.TOO_MANY_IMAGES,
     Reason.IMAGE_COUNT_MISMATCH: ErrorReason.IMAGE_COUNT_MISMATCH,
     Reason.MODALITY_UNSUPPORTED: ErrorReason.MODALITY_UNSUPPORTED,
+    Reason.IMAGE_OPTION_INVALID: ErrorReason.IMAGE_OPTION_INVALID,
+    Reason.VIDEO_UNREADABLE: ErrorReason.VIDEO_UNDECODABLE,
+    Reason.VIDEO_TOO_LARGE: ErrorReason.VIDEO_TOO_LARGE,
+    Reason.VIDEO_OPTION_INVALID: ErrorReason.VIDEO_OPTION_INVALID,
+    Reason.TOO_MANY_VIDEOS: ErrorReason.TOO_MANY_VIDEOS,
+    Reason.TENSOR_INVALID: ErrorReason.TENSOR_INVALID,
+    Reason.EMBEDDINGS_MISMATCH: ErrorReason.EMBEDDINGS_MISMATCH,
+    Reason.MEDIA_NOT_FOUND: ErrorReason.MEDIA_NOT_FOUND,
+    Reason.MEDIA_URL_UNAVAILABLE: ErrorReason.MEDIA_URL_UNAVAILABLE,
     Reason.CHAT_TEMPLATE_MISSING: ErrorReason.TEMPLATE_REFUSED,
     Reason.CHAT_TEMPLATE_FAILED: ErrorReason.TEMPLATE_REFUSED,
     Reason.MODEL_NOT_FOUND: ErrorReason.MODEL_NOT_FOUND,
@@ -115,6 +161,14 @@ _REASON_OF_ENGINE: dict[Reason, ErrorReason] = {
     Reason.OVERLOADED: ErrorReason.OVERLOADED,
     Reason.SHUTTING_DOWN: ErrorReason.ENGINE_UNAVAILABLE,
     Reason.ENGINE_FAILURE: ErrorReason.INTERNAL,
+}
+
+_REASON_OF_STORE: dict[type[MediaStoreError], ErrorReason] = {
+    DigestMismatchError: ErrorReason.UPLOAD_DIGEST_MISMATCH,
+    UploadTooLargeError: ErrorReason.UPLOAD_TOO_LARGE,
+    StoreFullError: ErrorReason.MEDIA_STORE_FULL,
+    UploadOffsetError: ErrorReason.UPLOAD_OFFSET_WRONG,
+    UploadReplacedError: ErrorReason.UPLOAD_REPLACED,
 }
 
 
@@ -215,6 +269,8 @@ def _look_up(error: Exception) -> Refusal | None:
             return error.refusal
         case RequestError():
             return Refusal(_reason_of_request_error(error), str(error), tuple(error.violations))
+        case MediaStoreError() if type(error) in _REASON_OF_STORE:
+            return _refusal_of_store(error)
         case DuplicateRequestError():
             return Refusal(ErrorReason.REQUEST_ID_IN_USE, "a request with this id is running; choose another")
         case OverloadedError():
@@ -228,6 +284,14 @@ def _look_up(error: Exception) -> Refusal | None:
             return Refusal(ErrorReason.INTERNAL, message)
         case _:
             return None
+
+
+def _refusal_of_store(error: MediaStoreError) -> Refusal:
+    """The store's texts are written for callers, with what was got, the limit and the fix."""
+    message = str(error)
+    violations = (Violation("offset", message),) if isinstance(error, UploadOffsetError) else ()
+    retry_after = RETRY_AFTER_STORE_FULL_SECONDS if isinstance(error, StoreFullError) else None
+    return Refusal(_REASON_OF_STORE[type(error)], message, violations, retry_after)
 
 
 def _reason_of_request_error(error: RequestError) -> ErrorReason:

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2_grpc
 
-from fanlight.v1 import inference_pb2_grpc, model_pb2_grpc, server_pb2_grpc
+from fanlight.v1 import inference_pb2_grpc, media_service_pb2_grpc, model_pb2_grpc, server_pb2_grpc
 from fanlight_server.server import FanlightServer, ServerSettings
 from fanlight_server.services.inference import StreamTimes
 from tests.server.scripted_backend import ScriptedBackend
@@ -26,12 +26,14 @@ class Served:
     backend: ScriptedBackend
     channel: grpc.aio.Channel
     inference: inference_pb2_grpc.InferenceServiceStub = field(init=False)
+    media: media_service_pb2_grpc.MediaServiceStub = field(init=False)
     models: model_pb2_grpc.ModelServiceStub = field(init=False)
     info: server_pb2_grpc.ServerServiceStub = field(init=False)
     health: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self.inference = inference_pb2_grpc.InferenceServiceStub(self.channel)
+        self.media = media_service_pb2_grpc.MediaServiceStub(self.channel)
         self.models = model_pb2_grpc.ModelServiceStub(self.channel)
         self.info = server_pb2_grpc.ServerServiceStub(self.channel)
         self.health = health_pb2_grpc.HealthStub(self.channel)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig
+from fanlight_engine.dry_run import EncodedMedia, TextToken, TokenCount
+from fanlight_engine.errors import EngineError, EngineStoppedError
 from fanlight_engine.events import Accepted, Delta, Event, Finished, Timings, Token, Usage
-from fanlight_engine.request import FinishReason, Generation, TextPart
+from fanlight_engine.inputs.media.sources.store import MediaStore
+from fanlight_engine.request import FinishReason, Generation, ImagePart, Message, Modality, TextPart
 
 MODEL_NAME = "scripted"
 CONTEXT_LENGTH = 512
 IMAGE_TOKEN_ID = 5
+VIDEO_TOKEN_ID = 6
 WAIT_SECONDS = 5.0
 
 
@@ -81,17 +85,23 @@ class ScriptedTranscript:
 
 
 class ScriptedBackend:
-    """Answers "Hello", " world" by itself; with `by_hand` a test drives each generation through `next_run`."""
+    """Answers "Hello", " world" by itself; with `by_hand` a test drives each generation through `next_run`.
 
-    def __init__(self, takes_images: bool = True) -> None:
-        self.config = EngineConfig()
+    Media are kept in the real store. What is asked at the side doors is noted in `asked` and answered with what a test
+    put into `counted`, `tokens`, `text` and `encoded`, or with `refusal`; `resolve` resolves the sources of a chat.
+    """
+
+    def __init__(self, takes_images: bool = True, config: EngineConfig | None = None) -> None:
+        self.config = config or EngineConfig()
         self.checkpoint: Any = SimpleNamespace(
             name=MODEL_NAME,
             family=SimpleNamespace(model_type="scripted_vl"),
             takes_images=takes_images,
+            takes_videos=False,
             vocab_size=1000,
             end_ids=(1, 2),
             image_token_id=IMAGE_TOKEN_ID if takes_images else None,
+            video_token_id=VIDEO_TOKEN_ID if takes_images else None,
             sampling_defaults=SimpleNamespace(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0),
             fingerprint="ab" * 32,
             config=SimpleNamespace(get_text_config=lambda: SimpleNamespace(bos_token_id=None)),
@@ -103,16 +113,35 @@ class ScriptedBackend:
         self.answer = answer_events("Hello", " world")
         self.may_start = asyncio.Event()
         self.may_start.set()
+        self.started = False
         self.stopped = False
+        self.kinds = frozenset({Modality.IMAGE, Modality.VIDEO} if takes_images else ())
+        self.store = MediaStore(self.config)
+        self.asked: list[Any] = []
+        self.counted: TokenCount | None = None
+        self.tokens: tuple[TextToken, ...] = ()
+        self.text = ""
+        self.encoded: tuple[EncodedMedia, ...] = ()
+        self.refusal: EngineError | None = None
+        self.resolve: Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]] | None = None
         self.generations: list[Generation] = []
         self._running: dict[str, Run] = {}
         self._runs: asyncio.Queue[Run] = asyncio.Queue()
 
     async def start(self) -> None:
         await self.may_start.wait()
+        await self.store.start()
+        self.started = True
 
     async def stop(self) -> None:
+        await self.store.stop()
         self.stopped = True
+
+    @property
+    def modalities(self) -> frozenset[Modality]:
+        if not self.started or self.stopped:
+            raise EngineStoppedError("the engine is not running")
+        return self.kinds
 
     async def next_run(self) -> Run:
         return await asyncio.wait_for(self._runs.get(), WAIT_SECONDS)
@@ -146,6 +175,31 @@ class ScriptedBackend:
             return False
         run.end(reason)
         return True
+
+    async def count_tokens(self, generation: Generation) -> TokenCount:
+        self._note(generation)
+        assert self.counted is not None
+        return self.counted
+
+    async def tokenize(self, model: str, text: str, parse_special_tokens: bool) -> tuple[TextToken, ...]:
+        self._note(model, text, parse_special_tokens)
+        return self.tokens
+
+    async def detokenize(self, model: str, ids: Sequence[int], spell_special_tokens: bool) -> str:
+        self._note(model, tuple(ids), spell_special_tokens)
+        return self.text
+
+    async def encode_media(self, model: str, parts: Sequence[ImagePart], principal: str) -> tuple[EncodedMedia, ...]:
+        self._note(model, tuple(parts), principal)
+        return self.encoded
+
+    async def resolve_sources(self, messages: Sequence[Message], principal: str) -> tuple[Message, ...]:
+        return await self.resolve(tuple(messages)) if self.resolve is not None else tuple(messages)
+
+    def _note(self, *asked: Any) -> None:
+        self.asked.append(asked[0] if len(asked) == 1 else asked)
+        if self.refusal is not None:
+            raise self.refusal
 
 
 def as_any(value: object) -> Any:

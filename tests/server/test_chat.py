@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import grpc
 
-from fanlight.v1 import chat_pb2, errors_pb2, events_pb2, generation_pb2, inference_pb2
+from fanlight.v1 import chat_pb2, events_pb2, generation_pb2, inference_pb2
 from fanlight_engine.errors import CoreFailureError, InvalidRequestError, Reason
 from fanlight_engine.events import Delta, Token
-from fanlight_engine.request import Conversation, Message, Role, TextPart
+from fanlight_engine.request import Message, Role, TextPart
+from tests.server.chats import begin, prompt_of, read, reason
 from tests.server.conftest import Served
 from tests.server.messages import interrupt, kinds, refusal, rest_of, setup, turn
-from tests.server.scripted_backend import MODEL_NAME, accepted
+from tests.server.scripted_backend import accepted
 
 ANSWERED = ["accepted", "delta", "delta", "finished", "usage"]
-
-
-async def begin(served: Served, *messages: chat_pb2.ChatRequest):
-    """An open chat that has been told `messages` and has said that it is ready."""
-    call = served.inference.Chat()
-    for message in (setup(), *messages):
-        await call.write(message)
-    ready = await call.read()
-    assert ready.ready.model == MODEL_NAME
-    return call
-
-
-async def read(call, count: int):
-    return [await call.read() for _ in range(count)]
-
-
-def prompt_of(served: Served, index: int = -1) -> tuple[Message, ...]:
-    prompt = served.backend.generations[index].prompt
-    assert isinstance(prompt, Conversation)
-    return prompt.messages
 
 
 async def test_turns_are_answered_in_order_and_half_closing_ends_ok(served: Served) -> None:
@@ -242,7 +223,3 @@ async def test_options_of_a_turn_decide_what_is_sent(served: Served) -> None:
     await call.done_writing()
     deltas = [response.delta for response in await rest_of(call) if response.WhichOneof("event") == "delta"]
     assert [(delta.text, [token.id for token in delta.tokens]) for delta in deltas] == [("", [100]), ("", [101])]
-
-
-def reason(name: str) -> int:
-    return errors_pb2.ErrorReason.Value(f"ERROR_REASON_{name}")

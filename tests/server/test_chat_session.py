@@ -4,7 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from fanlight_engine.request import Conversation, ImagePart, Message, OutputOptions, Role, SamplingOptions, TextPart
+from fanlight_engine.request import (
+    Conversation,
+    Embeddings,
+    Frames,
+    ImagePart,
+    MediaUrl,
+    Message,
+    OutputOptions,
+    Part,
+    Patches,
+    Role,
+    SamplingOptions,
+    StoredMedia,
+    StoredTensor,
+    TextPart,
+    Tiles,
+    VideoPart,
+)
+from fanlight_engine.tensor_data import TensorData
 from fanlight_server import chat_session
 from fanlight_server.chat_session import (
     MAX_WAITING_TURNS,
@@ -16,6 +34,7 @@ from fanlight_server.chat_session import (
     Turn,
     TurnRequest,
 )
+from fanlight_server.held_bytes import bytes_of_messages
 from fanlight_server.status import ErrorReason, ServiceError
 
 SETUP_OPTIONS = AnswerOptions(SamplingOptions(temperature=0.5, top_k=3), OutputOptions(), "setup.config")
@@ -225,3 +244,64 @@ def test_what_a_chat_holds_is_bounded(session: ChatSession, monkeypatch: pytest.
     session.start_next_turn()
     session.fail(first)
     session.add_turn(TurnRequest(None, None, (picture,), None))
+
+
+def test_the_principal_of_a_chat_asks_for_all_its_turns() -> None:
+    session = ChatSession("alice")
+    session.set_up(ChatSetup("", (), SETUP_OPTIONS))
+    assert session.generation(session.add_turn(ask("hi"))).principal == "alice"
+
+
+def test_resolved_messages_replace_those_that_were_said(session: ChatSession) -> None:
+    play(session, TurnRequest(None, None, (shown(StoredMedia("a")), said("look")), None), "A", 1)
+    turn = session.add_turn(TurnRequest(None, None, (shown(StoredMedia("b")),), None))
+    resolved = (SYSTEM, shown(b"a"), said("look"), answered("A", 1), shown(b"b"))
+    session.keep_resolved(turn, resolved)
+    assert messages(session, turn) == resolved
+    session.start_next_turn()
+    session.finish(turn, TextPart("B"))
+    following = session.add_turn(ask("and now?"))
+    assert messages(session, following) == (*resolved, answered("B"), said("and now?"))
+
+
+def test_resolved_messages_that_are_too_large_leave_the_chat_as_it_was(
+    session: ChatSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_session, "MAX_HISTORY_BYTES", 10_000)
+    turn = session.add_turn(TurnRequest(None, None, (shown(StoredMedia("a")),), None))
+    with refused(ErrorReason.FIELD_INVALID):
+        session.keep_resolved(turn, (SYSTEM, shown(bytes(20_000))))
+    assert messages(session, turn) == (SYSTEM, shown(StoredMedia("a")))
+    session.start_next_turn()
+    session.fail(turn)
+    again = session.add_turn(TurnRequest(None, None, (shown(StoredMedia("a")),), None))
+    session.keep_resolved(again, (SYSTEM, shown(bytes(7_000))))
+    with refused(ErrorReason.FIELD_INVALID):
+        session.add_turn(TurnRequest(None, None, (shown(bytes(3_000)),), None))
+
+
+TENSOR = TensorData("float32", (1, 250), bytes(1000))
+
+
+@pytest.mark.parametrize(
+    ("part", "content_bytes"),
+    [
+        (TextPart("abcd", (1, 2)), 32),
+        (ImagePart(bytes(1000)), 1000),
+        (ImagePart(MediaUrl("http://host/")), 48),
+        (ImagePart(Tiles(TENSOR)), 1000),
+        (ImagePart(Tiles(StoredTensor("d", "n" * 100))), 400),
+        (ImagePart(Embeddings({"a": TENSOR, "b": TENSOR}, "f")), 2000),
+        (VideoPart(Patches(TENSOR, (1, 1, 1))), 1000),
+        (VideoPart(Frames((bytes(1000), bytes(500)))), 1500),
+        (VideoPart(Frames((b"",) * 1000)), 64_000),
+    ],
+    ids=lambda value: type(getattr(value, "source", value)).__name__,
+)
+def test_every_source_counts_as_held(part: Part, content_bytes: int) -> None:
+    held = bytes_of_messages([Message(Role.USER, (part,))]) - bytes_of_messages([Message(Role.USER, ())])
+    assert content_bytes <= held <= content_bytes + 300
+
+
+def shown(source: bytes | StoredMedia) -> Message:
+    return Message(Role.USER, (ImagePart(source),))

@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from fanlight.v1 import events_pb2, generation_pb2, inference_pb2
+from fanlight.v1 import events_pb2, generation_pb2, inference_pb2, media_pb2
 from fanlight_engine.errors import CoreFailureError, EngineStoppedError, InvalidRequestError, OverloadedError, Reason
-from fanlight_engine.events import Delta, Progress, Token
-from fanlight_engine.request import Conversation, ImagePart, Message, RawPrompt, Role, TextPart, TokenPrompt
+from fanlight_engine.events import Delta, EncoderUse, MediaUsage, Progress, Token, Usage
+from fanlight_engine.request import Conversation, ImagePart, Message, Modality, RawPrompt, Role, TextPart, TokenPrompt
 from tests.server.conftest import Served
 from tests.server.messages import conversation, generate, kinds, refusal, rest_of, stream, user
 from tests.server.scripted_backend import accepted, answer_events
@@ -78,7 +78,7 @@ async def test_a_drawn_seed_is_reported_and_used(served: Served) -> None:
 
 
 async def test_every_kind_of_prompt_reaches_the_engine(served: Served) -> None:
-    image = generation_pb2.Image(data=b"png")
+    image = media_pb2.Image(data=b"png")
     parts = [generation_pb2.Part(text="what is"), generation_pb2.Part(image=image)]
     message = generation_pb2.Message(role=generation_pb2.ROLE_USER, parts=parts)
     prompts: list[dict[str, Any]] = [
@@ -120,6 +120,21 @@ async def test_no_message_exceeds_three_mebibytes(served: Served) -> None:
     refused = await refusal(served.inference.Generate(generate(conversation=prompt, config=config)))
     assert (refused.code, refused.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE")
     assert "GenerateStream" in refused.text
+
+
+async def test_usage_tells_what_each_image_and_video_took(served: Served) -> None:
+    took = (
+        MediaUsage(Modality.IMAGE, 12, 10, EncoderUse.ENCODED),
+        MediaUsage(Modality.VIDEO, 8, 8, EncoderUse.CACHED),
+        MediaUsage(Modality.IMAGE, 4, 4, EncoderUse.PROVIDED),
+    )
+    served.backend.answer[-1] = Usage(40, 22, 0, 2, images=3, media=took)
+    usage = (await served.inference.Generate(generate())).usage
+    assert [(one.modality, one.tokens, one.embeddings, one.encoder) for one in usage.media] == [
+        (media_pb2.MODALITY_IMAGE, 12, 10, events_pb2.ENCODER_USE_ENCODED),
+        (media_pb2.MODALITY_VIDEO, 8, 8, events_pb2.ENCODER_USE_CACHED),
+        (media_pb2.MODALITY_IMAGE, 4, 4, events_pb2.ENCODER_USE_PROVIDED),
+    ]
 
 
 async def test_progress_says_only_what_applies(served: Served) -> None:

@@ -8,10 +8,22 @@ import grpc
 import grpc.aio
 import pytest
 
-from fanlight.v1 import errors_pb2, generation_pb2, inference_pb2, model_pb2
-from fanlight_engine.errors import InvalidRequestError, Violation
+from fanlight.v1 import errors_pb2, generation_pb2, inference_pb2, media_pb2, model_pb2
+from fanlight_engine.errors import (
+    DigestMismatchError,
+    InvalidRequestError,
+    MediaStoreError,
+    Reason,
+    StoreFullError,
+    UnknownMediaError,
+    UnsupportedRequestError,
+    UploadOffsetError,
+    UploadReplacedError,
+    UploadTooLargeError,
+    Violation,
+)
 from fanlight_server.convert.failures import MAX_DETAILS_BYTES, rich_status_of
-from fanlight_server.status import CODE_BY_REASON, ErrorReason, Refusal
+from fanlight_server.status import CODE_BY_REASON, ErrorReason, Refusal, explain
 from tests.server.conftest import Served
 from tests.server.messages import conversation, generate, read_refusal, refusal, stream, user
 
@@ -21,6 +33,8 @@ CHAT = "/fanlight.v1.InferenceService/Chat"
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
+UPLOAD = "/fanlight.v1.MediaService/UploadMedia"
+DOWNLOAD = "/fanlight.v1.MediaService/DownloadMedia"
 
 
 def message(*parts: generation_pb2.Part, role: Any = generation_pb2.ROLE_USER) -> generation_pb2.Generation:
@@ -48,7 +62,7 @@ REFUSED: dict[str, tuple[Any, grpc.StatusCode, str, str]] = {
         "generation.conversation.messages[0].parts[1]",
     ),
     "image without a source": (
-        message(TEXT, generation_pb2.Part(image=generation_pb2.Image())),
+        message(TEXT, generation_pb2.Part(image=media_pb2.Image())),
         INVALID,
         "FIELD_REQUIRED",
         "generation.conversation.messages[0].parts[1].image",
@@ -60,7 +74,7 @@ REFUSED: dict[str, tuple[Any, grpc.StatusCode, str, str]] = {
         "generation.raw.parts",
     ),
     "image of a token prompt without a source": (
-        generation_pb2.Generation(tokens=generation_pb2.TokensPrompt(ids=[1], images=[generation_pb2.Image()])),
+        generation_pb2.Generation(tokens=generation_pb2.TokensPrompt(ids=[1], images=[media_pb2.Image()])),
         INVALID,
         "FIELD_REQUIRED",
         "generation.tokens.images[0]",
@@ -103,7 +117,7 @@ async def test_the_engines_paths_come_out_below_generation(served: Served) -> No
 @pytest.mark.parametrize(
     "raw", [b"\xff\xff\xff", b"\x12\x7f\x01", b"\x0a\x02\xff\xfe"], ids=["garbage", "cut off", "not UTF-8"]
 )
-@pytest.mark.parametrize("method", [GENERATE, STREAM, CHAT])
+@pytest.mark.parametrize("method", [GENERATE, STREAM, CHAT, UPLOAD, DOWNLOAD])
 async def test_malformed_bytes_are_refused_without_names_of_types(served: Served, method: str, raw: bytes) -> None:
     refused = await raw_refusal(served, method, raw)
     assert (refused.code, refused.reason) == (INVALID, "MALFORMED_MESSAGE")
@@ -152,13 +166,13 @@ async def test_cancel_without_an_id_is_refused(served: Served) -> None:
 
 
 async def test_a_message_above_the_limit_is_refused(served: Served) -> None:
-    image = generation_pb2.Part(image=generation_pb2.Image(data=bytes(33 << 20)))
+    image = generation_pb2.Part(image=media_pb2.Image(data=bytes(33 << 20)))
     refused = await refusal(served.inference.Generate(inference_pb2.GenerateRequest(generation=message(image))))
     assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_an_image_above_the_default_limit_of_grpc_arrives(served: Served) -> None:
-    image = generation_pb2.Part(image=generation_pb2.Image(data=bytes(8 << 20)))
+    image = generation_pb2.Part(image=media_pb2.Image(data=bytes(8 << 20)))
     response = await served.inference.Generate(inference_pb2.GenerateRequest(generation=message(image)))
     assert response.answers[0].text == "Hello world"
 
@@ -181,6 +195,41 @@ def test_the_table_has_every_reason_of_the_contract_and_no_other() -> None:
     published = {name.removeprefix("ERROR_REASON_") for name, _ in errors_pb2.ErrorReason.items()} - {"UNSPECIFIED"}
     assert {reason.value for reason in ErrorReason} == published
     assert set(CODE_BY_REASON) == set(ErrorReason)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_of_the_engine_has_one_of_the_contract(reason: Reason) -> None:
+    refused = explain(InvalidRequestError("prompt", "is wrong", reason), "id")
+    assert refused.reason in CODE_BY_REASON
+    if reason.value in ErrorReason.__members__:
+        assert refused.reason.value == reason.value
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (UnknownMediaError("f", "is not held"), "NOT_FOUND", "MEDIA_NOT_FOUND"),
+        (UnsupportedRequestError("f", "no URLs here"), "UNIMPLEMENTED", "UNSUPPORTED"),
+        (InvalidRequestError("f", "is none", Reason.VIDEO_UNREADABLE), "INVALID_ARGUMENT", "VIDEO_UNDECODABLE"),
+        (DigestMismatchError("other bytes"), "INVALID_ARGUMENT", "UPLOAD_DIGEST_MISMATCH"),
+        (UploadTooLargeError("too many"), "INVALID_ARGUMENT", "UPLOAD_TOO_LARGE"),
+        (StoreFullError("full"), "RESOURCE_EXHAUSTED", "MEDIA_STORE_FULL"),
+        (UploadOffsetError("begin at 7", 7), "FAILED_PRECONDITION", "UPLOAD_OFFSET_WRONG"),
+        (UploadReplacedError("another one"), "ABORTED", "UPLOAD_REPLACED"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_refusals_of_media_have_their_status(error: Exception, code: str, reason: str) -> None:
+    refused = explain(error, "id")
+    assert (refused.code.name, refused.reason.value) == (code, reason)
+    assert refused.message.endswith(str(error))
+
+
+def test_a_refusal_of_the_store_that_nobody_foresaw_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    refused = explain(MediaStoreError("in /secret/file"), "id")
+    assert refused.reason is ErrorReason.INTERNAL
+    assert "secret" not in refused.message
+    assert "secret" in caplog.text
 
 
 async def raw_refusal(served: Served, method: str, raw: bytes) -> Any:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fanlight_engine.config import EngineConfig, resolve
-from fanlight_server.cli.serve import main
+from fanlight_server.cli.serve import main, notices
 from fanlight_server.cli.settings import add_setting_flags, settings_table, typed_settings
 from fanlight_server.default_model import default_model_path
 
@@ -35,6 +37,31 @@ def test_every_setting_has_a_flag_with_its_help() -> None:
         assert len(helps[field.name]) > len(" Default: 123"), f"{field.name} has no docstring"
 
 
+def test_truth_values_and_empty_texts_read_as_a_file_would_spell_them() -> None:
+    parser = argparse.ArgumentParser(formatter_class=partial(argparse.HelpFormatter, width=1000))
+    add_setting_flags(parser)
+    text = parser.format_help()
+    assert re.search(r"--allow-media-urls, --no-allow-media-urls\s.* Default: false\n", text)
+    assert re.search(r"--media-store-directory VALUE\s.* Default: \"\"\n", text)
+    rows = dict(row.split()[:2] for row in settings_table(resolve({}, environment={}).settings).splitlines())
+    assert (rows["prefix_cache"], rows["media_url_hosts"], rows["media_url_ports"]) == ("true", '""', "80,443")
+
+
+def test_settings_that_reach_beyond_the_process_are_told() -> None:
+    assert notices(EngineConfig()) == []
+    fetching, keeping, framing = notices(
+        EngineConfig(
+            allow_media_urls=True,
+            media_url_hosts="example.com, *.example.org",
+            media_store_directory="uploads",
+            frame_manifest_root="frames",
+        )
+    )
+    assert "example.com, *.example.org; ports 80,443" in fetching
+    assert "uploads" in keeping
+    assert "frames" in framing
+
+
 def test_the_table_shows_what_was_chosen_first_with_its_source() -> None:
     resolved = resolve({"page_size": "32"}, environment={"FANLIGHT_PAGE_SIZE": "64", "FANLIGHT_MAX_IMAGES": "3"})
     header, *rows = settings_table(resolved.settings).splitlines()
@@ -52,6 +79,7 @@ def test_the_table_shows_what_was_chosen_first_with_its_source() -> None:
         (["--page-size", "0"], 2, "page_size is 0, it must be between"),
         (["--config", "missing.toml"], 2, "missing.toml cannot be read"),
         (["--host", "0.0.0.0"], 2, "--insecure"),
+        (["--allow-media-urls"], 2, "media_url_hosts is empty"),
         (["no/such/checkpoint"], 4, "no/such/checkpoint is no directory"),
     ],
 )

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fanlight_engine.config import ResolvedConfig, resolve
+from fanlight_engine.config import EngineConfig, ResolvedConfig, resolve
 from fanlight_engine.errors import CheckpointError, ConfigError, StartupError
 from fanlight_server.addresses import is_loopback
 from fanlight_server.cli.settings import add_setting_flags, settings_table, typed_settings, with_decided
@@ -135,6 +135,8 @@ async def _run(arguments: argparse.Namespace, checkpoint: Checkpoint, resolved: 
             return EXIT_OK
         print(settings_table(with_decided(resolved.settings, client.facts)), flush=True)
         _warn_of_unapplied(checkpoint)
+        for notice in notices(resolved.config):
+            _tell(notice)
         if not is_loopback(arguments.host):
             _tell(f"warning: {server.address} takes calls from anyone who can reach it, unencrypted")
         print(_listening(server, reflects=is_loopback(arguments.host)), flush=True)
@@ -146,6 +148,19 @@ async def _run(arguments: argparse.Namespace, checkpoint: Checkpoint, resolved: 
         await server.stop()
     _tell("stopped")
     return EXIT_OK
+
+
+def notices(config: EngineConfig) -> list[str]:
+    """What an operator should know of settings that reach beyond this process: hosts, and directories."""
+    told = []
+    if config.allow_media_urls:
+        hosts = ", ".join(host.strip() for host in config.media_url_hosts.split(","))
+        told.append(f"note: fetches the media URLs that requests name, from {hosts}; ports {config.media_url_ports}")
+    if config.media_store_directory and config.media_store_bytes:
+        told.append(f"note: uploads stay in {config.media_store_directory}, unencrypted, also while no server runs")
+    if config.frame_manifest_root:
+        told.append(f"note: requests can name any file below {config.frame_manifest_root} as a frame of a clip")
+    return told
 
 
 def _warn_of_unapplied(checkpoint: Checkpoint) -> None:

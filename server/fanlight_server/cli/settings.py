@@ -10,10 +10,12 @@ import ast
 import inspect
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig, Setting
+
+if TYPE_CHECKING:
+    from fanlight_engine.client import CoreFacts
 
 _PREFIX = "setting_"
 _DEFAULT_SOURCE = "default"
@@ -28,12 +30,19 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
     helps = _field_docstrings(EngineConfig)
     for field in fields(EngineConfig):
         flag = "--" + field.name.replace("_", "-")
-        text = f"{helps.get(field.name, '')} Default: {field.default}".replace("%", "%%").strip()
+        text = f"{helps.get(field.name, '')} Default: {shown(field.default)}".replace("%", "%%").strip()
         common: dict[str, Any] = {"dest": _PREFIX + field.name, "default": argparse.SUPPRESS, "help": text}
         if field.type in ("bool", bool):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
         else:
             group.add_argument(flag, metavar="N" if field.type in ("int", int) else "VALUE", **common)
+
+
+def shown(value: Any) -> str:
+    """A value as a file or the environment would spell it; an empty text is visible."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if value != "" else '""'
 
 
 def typed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -44,7 +53,7 @@ def typed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def settings_table(settings: Iterable[Setting]) -> str:
     """Setting, value and source in aligned columns; what somebody chose comes first, defaults after it."""
     ordered = sorted(settings, key=lambda setting: setting.source == _DEFAULT_SOURCE)
-    rows = [("setting", "value", "source"), *((one.name, str(one.value), _source(one)) for one in ordered)]
+    rows = [("setting", "value", "source"), *((one.name, shown(one.value), _source(one)) for one in ordered)]
     name_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     return "\n".join(f"{name:<{name_width}}  {value:<{value_width}}  {source}" for name, value, source in rows)
 
@@ -61,7 +70,7 @@ def with_decided(settings: Iterable[Setting], facts: CoreFacts) -> tuple[Setting
 
 
 def _source(setting: Setting) -> str:
-    overridden = ", ".join(f"{source} {value}" for source, value in setting.overrode)
+    overridden = ", ".join(f"{source} {shown(value)}" for source, value in setting.overrode)
     return f"{setting.source} (over {overridden})" if overridden else setting.source
 
 

@@ -7,19 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
 from fanlight.v1 import chat_pb2, events_pb2, inference_pb2
-from fanlight_engine.events import Accepted, Delta, Event, Finished, Progress, Timings, Usage
+from fanlight_engine.events import (
+    Accepted,
+    Delta,
+    EncoderUse,
+    Event,
+    Finished,
+    MediaUsage,
+    Progress,
+    Timings,
+    Usage,
+)
 from fanlight_engine.request import FinishReason, OutputOptions
 from fanlight_server.active_requests import CancelOutcome
 from fanlight_server.convert.failures import failure_of
-from fanlight_server.status import ErrorReason, Refusal, ServiceError
+from fanlight_server.convert.values import MODALITIES, duration_of, refuse_oversized
+from fanlight_server.status import ErrorReason, Refusal
 
-MAX_MESSAGE_BYTES = 3 << 20
 _MAX_DELTA_CHARACTERS = 1 << 18
 _MAX_DELTA_TOKENS = 1 << 16
 
@@ -31,6 +40,12 @@ _FINISH_REASONS = {
     FinishReason.CANCELLED: events_pb2.FINISH_REASON_CANCELLED,
     FinishReason.INTERRUPTED: events_pb2.FINISH_REASON_INTERRUPTED,
     FinishReason.ERROR: events_pb2.FINISH_REASON_ERROR,
+}
+
+_ENCODER_USES = {
+    EncoderUse.ENCODED: events_pb2.ENCODER_USE_ENCODED,
+    EncoderUse.CACHED: events_pb2.ENCODER_USE_CACHED,
+    EncoderUse.PROVIDED: events_pb2.ENCODER_USE_PROVIDED,
 }
 
 _CANCEL_OUTCOMES = {
@@ -104,13 +119,7 @@ class WholeAnswer:
     def response(self) -> inference_pb2.GenerateResponse:
         """The response after the last event. Raises ServiceError when it is too large for one message."""
         self._answer.text = "".join(self._texts)
-        size = self._response.ByteSize()
-        if size > MAX_MESSAGE_BYTES:
-            raise ServiceError(
-                ErrorReason.MESSAGE_TOO_LARGE,
-                f"the answer takes {size} bytes, one message holds {MAX_MESSAGE_BYTES}: use GenerateStream",
-            )
-        return self._response
+        return refuse_oversized(self._response, "use GenerateStream")
 
 
 def visible_events(event: Event, output: OutputOptions) -> Iterator[Event]:
@@ -132,13 +141,6 @@ def _pieces(delta: Delta) -> Iterator[Delta]:
     text_half, tokens_half = (len(delta.text) + 1) // 2, (len(delta.tokens) + 1) // 2
     yield from _pieces(replace(delta, text=delta.text[:text_half], tokens=delta.tokens[:tokens_half]))
     yield from _pieces(replace(delta, text=delta.text[text_half:], tokens=delta.tokens[tokens_half:]))
-
-
-def duration_of(seconds: float) -> Duration:
-    """Seconds as a protobuf duration, to the microsecond."""
-    duration = Duration()
-    duration.FromTimedelta(timedelta(seconds=seconds))
-    return duration
 
 
 def _event_field(event: Event, request_id: str, seed: int | None) -> tuple[str, Any]:
@@ -205,6 +207,16 @@ def _usage(event: Usage) -> events_pb2.Usage:
         images=event.images,
         encoder_cache_hits=event.encoder_cache_hits,
         timings=_timings(event.timings),
+        media=[_media_usage(one) for one in event.media],
+    )
+
+
+def _media_usage(one: MediaUsage) -> events_pb2.MediaUsage:
+    return events_pb2.MediaUsage(
+        modality=MODALITIES[one.modality],
+        tokens=one.tokens,
+        embeddings=one.embeddings,
+        encoder=_ENCODER_USES[one.encoder],
     )
 
 

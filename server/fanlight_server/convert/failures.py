@@ -6,12 +6,11 @@ Details stay below 4 KiB and 10 violations: more arrives at a client as RESOURCE
 from __future__ import annotations
 
 import math
-from datetime import timedelta
 
-from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from fanlight.v1 import errors_pb2
+from fanlight_server.convert.values import duration_of
 from fanlight_server.status import Refusal
 
 ERROR_DOMAIN = "fanlight"
@@ -60,7 +59,7 @@ def failure_of(refusal: Refusal) -> errors_pb2.Failure:
             errors_pb2.FieldViolation(field=field, description=description)
             for field, description in _violations(refusal)
         ],
-        retry_after=None if refusal.retry_after is None else _duration(refusal.retry_after),
+        retry_after=None if refusal.retry_after is None else duration_of(refusal.retry_after),
     )
 
 
@@ -74,7 +73,7 @@ def _rich_status(refusal: Refusal, request_id: str, violations: list[tuple[str, 
             bad_request.field_violations.add(field=field, description=description)
         status.details.add().Pack(bad_request)
     if refusal.retry_after is not None:
-        status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=_duration(refusal.retry_after)))
+        status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=duration_of(refusal.retry_after)))
     return status
 
 
@@ -87,12 +86,6 @@ def _violations(refusal: Refusal) -> tuple[tuple[str, str], ...]:
 
 def _number(refusal: Refusal) -> int:
     return refusal.code.value[0]
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromTimedelta(timedelta(seconds=seconds))
-    return duration
 
 
 def _cut(text: str, limit: int) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fanlight.v1 import generation_pb2, model_pb2, server_pb2
+from fanlight.v1 import generation_pb2, media_pb2, model_pb2, server_pb2
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig
+from fanlight_engine.errors import EngineStoppedError
+from fanlight_engine.request import Modality
+from fanlight_server.backend import Backend
 from fanlight_server.chat_session import MAX_WAITING_TURNS
-from fanlight_server.convert.events import MAX_MESSAGE_BYTES, duration_of
+from fanlight_server.convert.values import MAX_MESSAGE_BYTES, MODALITIES, duration_of
 
 if TYPE_CHECKING:
     from fanlight_engine.model.checkpoint import Checkpoint
@@ -26,46 +29,43 @@ class ServerFacts:
     heartbeat_interval: float
 
 
-def model_of(checkpoint: Checkpoint, facts: CoreFacts, config: EngineConfig) -> model_pb2.Model:
-    """The served model and what it takes."""
-    modalities = [model_pb2.MODALITY_TEXT, *([model_pb2.MODALITY_IMAGE] if checkpoint.takes_images else [])]
-    return model_pb2.Model(
-        name=checkpoint.name,
-        family=checkpoint.family.model_type,
-        modalities=modalities,
-        context_length=facts.context_length,
-        vocabulary_size=checkpoint.vocab_size,
-        limits=_limits(checkpoint, config),
-        special_tokens=model_pb2.SpecialTokens(
-            eos_token_ids=checkpoint.end_ids,
-            bos_token_id=_bos_token_id(checkpoint),
-            image_token_id=checkpoint.image_token_id,
-        ),
-        sampling_defaults=_sampling_defaults(checkpoint),
-        fingerprint=f"sha256:{checkpoint.fingerprint}",
-    )
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of the one model. `modalities` are the kinds of media that it takes."""
+
+    checkpoint: Checkpoint
+    config: EngineConfig
+    modalities: frozenset[Modality]
 
 
-def list_models_response(
-    checkpoint: Checkpoint, facts: CoreFacts, config: EngineConfig
-) -> model_pb2.ListModelsResponse:
+def model_facts(backend: Backend) -> ModelFacts:
+    """What is known now: whoever has loaded the model knows better what it takes than its checkpoint says."""
+    try:
+        modalities = backend.modalities
+    except EngineStoppedError:
+        modalities = _modalities_of_checkpoint(backend.checkpoint)
+    return ModelFacts(backend.checkpoint, backend.config, modalities)
+
+
+def list_models_response(model: ModelFacts, core: CoreFacts) -> model_pb2.ListModelsResponse:
     """All models: one today."""
-    return model_pb2.ListModelsResponse(models=[model_of(checkpoint, facts, config)])
+    return model_pb2.ListModelsResponse(models=[_model(model, core)])
 
 
-def get_model_response(checkpoint: Checkpoint, facts: CoreFacts, config: EngineConfig) -> model_pb2.GetModelResponse:
+def get_model_response(model: ModelFacts, core: CoreFacts) -> model_pb2.GetModelResponse:
     """The one model."""
-    return model_pb2.GetModelResponse(model=model_of(checkpoint, facts, config))
+    return model_pb2.GetModelResponse(model=_model(model, core))
 
 
 def server_info_response(
-    checkpoint: Checkpoint, config: EngineConfig, server: ServerFacts
+    model: ModelFacts, server: ServerFacts, max_upload_bytes: int
 ) -> server_pb2.GetServerInfoResponse:
     """What a client needs to know of the server; needs no loaded engine."""
+    config = model.config
     return server_pb2.GetServerInfoResponse(
         version=server.version,
         revision=server.revision,
-        features=_features(checkpoint, config),
+        features=_features(model),
         limits=server_pb2.ServerLimits(
             max_receive_message_bytes=server.max_receive_message_bytes,
             max_send_message_bytes=MAX_MESSAGE_BYTES,
@@ -73,39 +73,78 @@ def server_info_response(
             max_queued_turns=MAX_WAITING_TURNS,
             chat_setup_timeout=duration_of(server.chat_setup_timeout),
             heartbeat_interval=duration_of(server.heartbeat_interval),
+            max_upload_bytes=max_upload_bytes,
         ),
-        models=[checkpoint.name],
+        models=[model.checkpoint.name],
     )
 
 
-def _features(checkpoint: Checkpoint, config: EngineConfig) -> list[server_pb2.Feature]:
-    features = [
-        server_pb2.FEATURE_CHAT,
-        server_pb2.FEATURE_RAW_PROMPT,
-        server_pb2.FEATURE_TOKENS_PROMPT,
-        server_pb2.FEATURE_LOGPROBS,
-    ]
-    if checkpoint.takes_images:
-        features += [server_pb2.FEATURE_IMAGE_DATA]
-    if checkpoint.takes_images and config.vision_cache_bytes:
-        features += [server_pb2.FEATURE_ENCODER_CACHE]
-    if config.prefix_cache:
-        features += [server_pb2.FEATURE_PREFIX_CACHE]
-    return features
+def _modalities_of_checkpoint(checkpoint: Checkpoint) -> frozenset[Modality]:
+    takes = {Modality.IMAGE: checkpoint.takes_images, Modality.VIDEO: checkpoint.takes_videos}
+    return frozenset(kind for kind, is_taken in takes.items() if is_taken)
 
 
-def _limits(checkpoint: Checkpoint, config: EngineConfig) -> model_pb2.ModelLimits:
+def _model(model: ModelFacts, core: CoreFacts) -> model_pb2.Model:
+    checkpoint = model.checkpoint
+    kinds = [MODALITIES[kind] for kind in Modality if kind in model.modalities]
+    return model_pb2.Model(
+        name=checkpoint.name,
+        family=checkpoint.family.model_type,
+        modalities=[media_pb2.MODALITY_TEXT, *kinds],
+        context_length=core.context_length,
+        vocabulary_size=checkpoint.vocab_size,
+        limits=_limits(model),
+        special_tokens=model_pb2.SpecialTokens(
+            eos_token_ids=checkpoint.end_ids,
+            bos_token_id=_bos_token_id(checkpoint),
+            image_token_id=checkpoint.image_token_id,
+            video_token_id=checkpoint.video_token_id,
+        ),
+        sampling_defaults=_sampling_defaults(checkpoint),
+        fingerprint=f"sha256:{checkpoint.fingerprint}",
+    )
+
+
+def _features(model: ModelFacts) -> list[server_pb2.Feature]:
+    config, takes_images = model.config, Modality.IMAGE in model.modalities
+    present = {
+        server_pb2.FEATURE_CHAT: True,
+        server_pb2.FEATURE_RAW_PROMPT: True,
+        server_pb2.FEATURE_TOKENS_PROMPT: True,
+        server_pb2.FEATURE_LOGPROBS: True,
+        server_pb2.FEATURE_COUNT_TOKENS: True,
+        server_pb2.FEATURE_IMAGE_DATA: takes_images,
+        server_pb2.FEATURE_VIDEO: Modality.VIDEO in model.modalities,
+        server_pb2.FEATURE_MEDIA_TENSORS: bool(model.modalities),
+        server_pb2.FEATURE_ENCODER_CACHE: bool(model.modalities) and config.vision_cache_bytes > 0,
+        server_pb2.FEATURE_PREFIX_CACHE: config.prefix_cache,
+        server_pb2.FEATURE_MEDIA_UPLOAD: config.media_store_bytes > 0,
+        server_pb2.FEATURE_MEDIA_URL: config.allow_media_urls,
+    }
+    return [feature for feature, is_present in present.items() if is_present]
+
+
+def _limits(model: ModelFacts) -> model_pb2.ModelLimits:
+    config = model.config
     limits = model_pb2.ModelLimits(
         max_stop_strings=config.max_stop_strings,
         max_stop_string_characters=config.max_stop_string_characters,
         max_stop_token_ids=config.max_stop_token_ids,
     )
-    if checkpoint.takes_images:
+    if Modality.IMAGE in model.modalities:
         limits.max_images_per_request = config.max_images
         limits.max_image_bytes = config.max_image_bytes
         limits.max_image_pixels = config.max_image_pixels
         limits.max_image_side = config.max_image_side
         limits.max_image_aspect_ratio = config.max_image_aspect_ratio
+    if Modality.VIDEO in model.modalities:
+        limits.max_videos_per_request = config.max_videos
+        limits.max_video_bytes = config.max_video_bytes
+        limits.max_video_frames = config.max_video_frames
+        limits.max_video_seconds = config.max_video_seconds
+        limits.max_video_pixels = config.max_video_pixels
+    if model.modalities:
+        limits.low_detail_tokens = config.low_detail_tokens
     return limits
 
 

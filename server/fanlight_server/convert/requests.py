@@ -11,12 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fanlight.v1 import chat_pb2, generation_pb2, inference_pb2
+from fanlight.v1 import chat_pb2, generation_pb2, inference_pb2, model_pb2
 from fanlight_engine.request import (
     AudioPart,
     Conversation,
     Generation,
-    ImagePart,
     Message,
     OutputOptions,
     Part,
@@ -29,7 +28,11 @@ from fanlight_engine.request import (
 )
 from fanlight_server.active_requests import checked_request_id, new_request_id
 from fanlight_server.chat_session import AnswerOptions, ChatSetup, Interrupt, TurnRequest
+from fanlight_server.convert.media import image_of, video_of
+from fanlight_server.convert.values import optional
 from fanlight_server.status import field_error, missing_field
+
+CarriesGeneration = inference_pb2.GenerateRequest | inference_pb2.GenerateStreamRequest | model_pb2.CountTokensRequest
 
 GENERATION_PATH = "generation"
 SEED_BITS = 63
@@ -53,8 +56,8 @@ def cancelled_request_id(message: inference_pb2.CancelRequest) -> str:
     return checked_request_id(message.request_id)
 
 
-def generation_of(message: inference_pb2.GenerateRequest | inference_pb2.GenerateStreamRequest) -> Generation:
-    """The generation that a request asks for. Raises ServiceError naming the field."""
+def generation_of(message: CarriesGeneration, principal: str) -> Generation:
+    """The generation that a request of `principal` asks for, or wants counted. Raises ServiceError naming the field."""
     if not message.HasField("generation"):
         raise missing_field(GENERATION_PATH, "is not set; say what to generate")
     generation = message.generation
@@ -65,8 +68,14 @@ def generation_of(message: inference_pb2.GenerateRequest | inference_pb2.Generat
             sampling=options.sampling,
             output=options.output,
             model=generation.model,
+            principal=principal,
         )
     )
+
+
+def below_generation(field: str) -> str:
+    """The path in the request message of what the engine names by its path below the generation."""
+    return f"{GENERATION_PATH}.{field}"
 
 
 def with_seed(generation: Generation) -> Generation:
@@ -89,7 +98,7 @@ def chat_input_of(message: chat_pb2.ChatRequest) -> ChatSetup | TurnRequest | In
         case "turn":
             return _chat_turn(message.turn)
         case "interrupt":
-            return Interrupt(_optional(message.interrupt, "turn_id"))
+            return Interrupt(optional(message.interrupt, "turn_id"))
         case _:
             return None
 
@@ -111,8 +120,8 @@ def _chat_turn(turn: chat_pb2.ChatTurn) -> TurnRequest:
     if not turn.messages:
         raise missing_field("turn.messages", "is empty; a turn says at least one message")
     return TurnRequest(
-        turn_id=_optional(turn, "turn_id"),
-        parent_turn_id=_optional(turn, "parent_turn_id"),
+        turn_id=optional(turn, "turn_id"),
+        parent_turn_id=optional(turn, "parent_turn_id"),
         messages=_messages(turn.messages, "turn.messages"),
         options=options_of(turn.config, "turn.config") if turn.HasField("config") else None,
     )
@@ -133,10 +142,11 @@ def _prompt(generation: generation_pb2.Generation, path: str) -> Prompt:
                 raise missing_field(f"{path}.raw.parts", "is empty; a raw prompt has at least one part")
             return RawPrompt(_parts(parts, f"{path}.raw.parts"), generation.raw.parse_special_tokens)
         case "tokens":
-            images = generation.tokens.images
+            tokens, below = generation.tokens, f"{path}.tokens"
             return TokenPrompt(
-                ids=tuple(generation.tokens.ids),
-                images=tuple(_image(image, f"{path}.tokens.images[{i}]") for i, image in enumerate(images)),
+                ids=tuple(tokens.ids),
+                images=tuple(image_of(image, f"{below}.images[{i}]") for i, image in enumerate(tokens.images)),
+                videos=tuple(video_of(video, f"{below}.videos[{i}]") for i, video in enumerate(tokens.videos)),
             )
         case _:
             raise missing_field(f"{path}.prompt", "is not set; set one of conversation, raw and tokens")
@@ -165,28 +175,24 @@ def _part(part: generation_pb2.Part, path: str) -> Part:
         case "text":
             return TextPart(part.text)
         case "image":
-            return _image(part.image, f"{path}.image")
+            return image_of(part.image, f"{path}.image")
+        case "video":
+            return video_of(part.video, f"{path}.video")
         case "audio":
             return AudioPart()
         case _:
-            raise missing_field(path, "is empty; set one of text and image")
-
-
-def _image(image: generation_pb2.Image, path: str) -> ImagePart:
-    if image.WhichOneof("source") is None:
-        raise missing_field(path, "has no source; set data to the bytes of a JPEG, PNG, WebP or GIF file")
-    return ImagePart(image.data)
+            raise missing_field(path, "is empty; set one of text, image and video")
 
 
 def _sampling(sampling: generation_pb2.Sampling) -> SamplingOptions:
     return SamplingOptions(
-        max_new_tokens=_optional(sampling, "max_new_tokens"),
-        min_new_tokens=_optional(sampling, "min_new_tokens"),
-        temperature=_optional(sampling, "temperature"),
-        top_p=_optional(sampling, "top_p"),
-        top_k=_optional(sampling, "top_k"),
-        min_p=_optional(sampling, "min_p"),
-        seed=_optional(sampling, "seed"),
+        max_new_tokens=optional(sampling, "max_new_tokens"),
+        min_new_tokens=optional(sampling, "min_new_tokens"),
+        temperature=optional(sampling, "temperature"),
+        top_p=optional(sampling, "top_p"),
+        top_k=optional(sampling, "top_k"),
+        min_p=optional(sampling, "min_p"),
+        seed=optional(sampling, "seed"),
         stop=tuple(sampling.stop),
         stop_token_ids=tuple(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
@@ -199,8 +205,3 @@ def _output(output: generation_pb2.OutputOptions, path: str) -> OutputOptions:
     if not (text or output.token_ids or output.logprobs):
         raise field_error(path, "asks for nothing; leave text on, or ask for token_ids or logprobs")
     return OutputOptions(text=text, token_ids=output.token_ids, logprobs=output.logprobs)
-
-
-def _optional(message: Any, field: str) -> Any:
-    """The value of a field that knows whether it is set; None when it is not."""
-    return getattr(message, field) if message.HasField(field) else None

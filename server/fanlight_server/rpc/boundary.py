@@ -92,7 +92,7 @@ async def _answer(handler: Handler, request: Any, context: Context) -> Any:
     if handler.request_deserializer is not None:
         raw_stream = handler.request_streaming
         deserialize: Any = handler.request_deserializer
-        request = MessageStream(aiter(request), deserialize) if raw_stream else parse(deserialize, request)
+        request = MessageStream(request, deserialize) if raw_stream else parse(deserialize, request)
     result = behaviour(request, context)
     if not inspect.isasyncgen(result):
         return await result

@@ -5,7 +5,7 @@ Works on any protobuf message through reflection, knows no particular one, and n
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from functools import lru_cache
 from itertools import islice
 
@@ -47,17 +47,23 @@ def parse(deserialize: Deserializer, raw: bytes) -> Message:
 
 
 class MessageStream:
-    """The messages of a client's stream. After UnknownFieldsError the next message can still be read."""
+    """The messages of a client's stream. After UnknownFieldsError the next message can still be read.
 
-    def __init__(self, raw_messages: AsyncIterator[bytes], deserialize: Deserializer) -> None:
+    The stream is opened when it is first read: gRPC's iterator complains if it is made and never used.
+    """
+
+    def __init__(self, raw_messages: AsyncIterable[bytes], deserialize: Deserializer) -> None:
         self._raw_messages = raw_messages
         self._deserialize = deserialize
+        self._opened: AsyncIterator[bytes] | None = None
 
     def __aiter__(self) -> MessageStream:
         return self
 
     async def __anext__(self) -> Message:
-        return parse(self._deserialize, await anext(self._raw_messages))
+        if self._opened is None:
+            self._opened = aiter(self._raw_messages)
+        return parse(self._deserialize, await anext(self._opened))
 
 
 def unknown_fields(message: Message, path: str = "") -> Iterator[Violation]:

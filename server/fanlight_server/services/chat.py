@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from fanlight_engine.events import Event, Finished, Usage
-from fanlight_engine.request import FinishReason
+from fanlight_engine.request import FinishReason, Message, TextPart
 from fanlight_server.active_requests import ANONYMOUS, ActiveRequests, new_request_id
 from fanlight_server.backend import Backend
 from fanlight_server.chat_session import ChatSession, ChatSetup, Interrupt, Turn, TurnRequest, not_set_up_error
@@ -31,6 +31,7 @@ from fanlight_server.status import (
     draining_error,
     explain,
     field_error,
+    fields_named,
     missing_field,
 )
 
@@ -55,6 +56,8 @@ class Chat:
         self._writer = writer
         self._session = ChatSession()
         self._running_request_id = ""
+        self._interrupted: Turn | None = None
+        self._resolving: asyncio.Future[tuple[Message, ...]] | None = None
         self._something_changed = asyncio.Event()
 
     async def run(self, setup_timeout: float) -> None:
@@ -128,9 +131,16 @@ class Chat:
         turn = self._session.interrupt(interrupt)
         if turn is None:
             return
-        if turn is self._session.running:
-            self._backend.cancel(self._running_request_id, FinishReason.INTERRUPTED)
+        if turn is not self._session.running:
+            await self._send_interrupted(turn)
             return
+        self._interrupted = turn
+        if self._resolving is not None:
+            self._resolving.cancel()
+        self._backend.cancel(self._running_request_id, FinishReason.INTERRUPTED)
+
+    async def _send_interrupted(self, turn: Turn) -> None:
+        """The end of a turn that never reached the engine."""
         await self._send(turn, Finished(0, FinishReason.INTERRUPTED))
         await self._send(turn, Usage(0, 0, 0, 0))
 
@@ -164,6 +174,11 @@ class Chat:
             await self._send_turn_error(turn.id, refusal)
 
     async def _generate(self, turn: Turn, request_id: str) -> None:
+        await self._resolve_sources(turn)
+        if turn is self._interrupted:
+            await self._send_interrupted(turn)
+            self._session.finish(turn, TextPart(""))
+            return
         generation = from_wire.with_seed(self._session.generation(turn))
         transcript = self._backend.transcript()
         failed = False
@@ -177,6 +192,20 @@ class Chat:
             self._session.fail(turn)  # finished.error has told it
         else:
             self._session.finish(turn, transcript.part())
+
+    async def _resolve_sources(self, turn: Turn) -> None:
+        """URLs are fetched and digests read once: later turns send what came of them. An interrupt ends it early."""
+        prompt = self._session.prompt(turn)
+        self._resolving = asyncio.ensure_future(self._backend.resolve_sources(prompt, self._session.principal))
+        try:
+            with fields_named(lambda field: self._session.name_field(turn, f"conversation.{field}")):
+                self._session.keep_resolved(turn, await self._resolving)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if turn is not self._interrupted or (task is not None and task.cancelling()):
+                raise
+        finally:
+            self._resolving = None
 
     async def _send(self, turn: Turn, event: Event, request_id: str = "", seed: int | None = None) -> None:
         current_call().count(event)

@@ -95,9 +95,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._lifecycle.require_serving()
         request_id = from_wire.request_id_of(request)
         current_call().request_id = request_id
-        generation = from_wire.generation_of(request)
+        generation = from_wire.generation_of(request, ANONYMOUS)
         stop = partial(self._backend.cancel, request_id)
-        with self._requests.running(ANONYMOUS, request_id, stop) as wanted, fields_named(_below_generation):
+        with self._requests.running(ANONYMOUS, request_id, stop) as wanted, fields_named(from_wire.below_generation):
             source = self._backend.generate(generation, request_id) if wanted else _cancelled_before_it_came()
             async with aclosing(source) as events:
                 yield _Run(request_id, generation, events)
@@ -115,7 +115,3 @@ async def _send(writer: PacedWriter[Any], run: _Run, event: Event) -> None:
             to_wire.stream_response, event=piece, request_id=run.request_id, seed=run.generation.sampling.seed
         )
         await writer.send(build)
-
-
-def _below_generation(field: str) -> str:
-    return f"{from_wire.GENERATION_PATH}.{field}"

@@ -1,14 +1,17 @@
-"""ModelService: ListModels and GetModel, for the one model that is served."""
+"""ModelService: what is served, and what prompts and texts become, for the one model that is served."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fanlight.v1 import model_pb2_grpc
+from fanlight_server.active_requests import ANONYMOUS
 from fanlight_server.backend import Backend
+from fanlight_server.convert import counts
 from fanlight_server.convert import models as to_wire
+from fanlight_server.convert import requests as from_wire
 from fanlight_server.lifecycle import Lifecycle
-from fanlight_server.status import ErrorReason, field_error
+from fanlight_server.status import ErrorReason, field_error, fields_named
 
 
 class ModelService(model_pb2_grpc.ModelServiceServicer):
@@ -21,7 +24,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
     async def ListModels(self, request: Any, context: Any) -> Any:
         """All models."""
         self._lifecycle.require_loaded()
-        return to_wire.list_models_response(self._backend.checkpoint, self._backend.client.facts, self._backend.config)
+        return to_wire.list_models_response(to_wire.model_facts(self._backend), self._backend.client.facts)
 
     async def GetModel(self, request: Any, context: Any) -> Any:
         """One model; the default one when no name is given."""
@@ -33,4 +36,26 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
                 f"no model of this name is served; use {served!r} or leave it unset",
                 ErrorReason.MODEL_NOT_FOUND,
             )
-        return to_wire.get_model_response(self._backend.checkpoint, self._backend.client.facts, self._backend.config)
+        return to_wire.get_model_response(to_wire.model_facts(self._backend), self._backend.client.facts)
+
+    async def CountTokens(self, request: Any, context: Any) -> Any:
+        """What the prompt of a generation becomes, without generating."""
+        self._lifecycle.require_serving()
+        generation = from_wire.generation_of(request, ANONYMOUS)
+        with fields_named(from_wire.below_generation):
+            return counts.count_tokens_response(await self._backend.count_tokens(generation))
+
+    async def Tokenize(self, request: Any, context: Any) -> Any:
+        """The tokens of a text."""
+        self._lifecycle.require_serving()
+        text = counts.text_to_tokenize(request)
+        tokens = await self._backend.tokenize(request.model, text, request.parse_special_tokens)
+        return counts.tokenize_response(tokens)
+
+    async def Detokenize(self, request: Any, context: Any) -> Any:
+        """The text of tokens."""
+        self._lifecycle.require_serving()
+        ids = counts.ids_to_join(request)
+        return counts.detokenize_response(
+            await self._backend.detokenize(request.model, ids, request.spell_special_tokens)
+        )

@@ -22,7 +22,8 @@ class ServerInfoService(server_pb2_grpc.ServerServiceServicer):
 
     async def GetServerInfo(self, request: Any, context: Any) -> Any:
         """Version, features and limits."""
-        return to_wire.server_info_response(self._backend.checkpoint, self._backend.config, self._facts)
+        backend = self._backend
+        return to_wire.server_info_response(to_wire.model_facts(backend), self._facts, backend.store.max_object_bytes)
 
 
 def installed_version() -> str:
