@@ -13,9 +13,11 @@ from google.protobuf import any_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
+from scripted_media import ScriptedMedia, refuse
 
-from fanlight.v1 import chat_pb2, events_pb2, inference_pb2, model_pb2, server_pb2
+from fanlight.v1 import chat_pb2, errors_pb2, events_pb2, inference_pb2, media_pb2, model_pb2, server_pb2
 from fanlight.v1.inference_pb2_grpc import InferenceServiceServicer, add_InferenceServiceServicer_to_server
+from fanlight.v1.media_service_pb2_grpc import add_MediaServiceServicer_to_server
 from fanlight.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from fanlight.v1.server_pb2_grpc import ServerServiceServicer, add_ServerServiceServicer_to_server
 
@@ -25,13 +27,19 @@ Script = Callable[[Any, Any], AsyncIterator[Any]]
 
 
 class ScriptedServer(InferenceServiceServicer, ModelServiceServicer, ServerServiceServicer):
-    """Set `stream_script`, `chat_script` or `generate_script`; read `requests` and wait for `call_was_cancelled`."""
+    """Set `stream_script`, `chat_script` or `generate_script`; read `requests` and wait for `call_was_cancelled`.
+
+    `media` is its MediaService, which it says it has once `features` names FEATURE_MEDIA_UPLOAD.
+    """
 
     def __init__(self) -> None:
         self.stream_script: Script = answer_script("a", " b", " c")
         self.chat_script: Script = echoing_chat
         self.generate_script: Callable[[Any, Any], Awaitable[Any]] = whole_answer
         self.requests: list[Any] = []
+        self.features: list[server_pb2.Feature] = []
+        self.max_receive_message_bytes = 0
+        self.media = ScriptedMedia()
         self.call_was_cancelled = threading.Event()
 
     async def Generate(self, request: Any, context: Any) -> Any:
@@ -58,7 +66,22 @@ class ScriptedServer(InferenceServiceServicer, ModelServiceServicer, ServerServi
         return model_pb2.GetModelResponse(model=model_pb2.Model(name=request.name or "tiny"))
 
     async def GetServerInfo(self, request: Any, context: Any) -> Any:
-        return server_pb2.GetServerInfoResponse(version="1.2.3")
+        limits = server_pb2.ServerLimits(max_receive_message_bytes=self.max_receive_message_bytes)
+        return server_pb2.GetServerInfoResponse(version="1.2.3", features=self.features, limits=limits)
+
+    async def CountTokens(self, request: Any, context: Any) -> Any:
+        self.requests.append(request)
+        return TOKEN_COUNT
+
+    async def Tokenize(self, request: Any, context: Any) -> Any:
+        self.requests.append(request)
+        data = request.text.encode()
+        tokens = [model_pb2.TextToken(id=byte, data=bytes([byte]), offset=place) for place, byte in enumerate(data)]
+        return model_pb2.TokenizeResponse(tokens=tokens)
+
+    async def Detokenize(self, request: Any, context: Any) -> Any:
+        self.requests.append(request)
+        return model_pb2.DetokenizeResponse(text=bytes(request.ids).decode(errors="replace"))
 
     async def _noted(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for request in requests:
@@ -89,6 +112,7 @@ class ServerThread:
         add_InferenceServiceServicer_to_server(self.scripted, self._server)
         add_ModelServiceServicer_to_server(self.scripted, self._server)
         add_ServerServiceServicer_to_server(self.scripted, self._server)
+        add_MediaServiceServicer_to_server(self.scripted.media, self._server)
         port = self._server.add_insecure_port("127.0.0.1:0")
         await self._server.start()
         return f"127.0.0.1:{port}"
@@ -115,6 +139,43 @@ USAGE = events_pb2.Usage(
     images=1,
     encoder_cache_hits=1,
     timings=events_pb2.Timings(first_token=Duration(nanos=250_000_000), inter_token=Duration(nanos=20_000_000)),
+    media=[
+        events_pb2.MediaUsage(
+            modality=media_pb2.MODALITY_IMAGE, tokens=18, embeddings=16, encoder=events_pb2.ENCODER_USE_CACHED
+        )
+    ],
+)
+
+TOKEN_COUNT = model_pb2.CountTokensResponse(
+    prompt_tokens=60,
+    image_tokens=32,
+    media=[
+        model_pb2.MediaCount(
+            field="generation.conversation.messages[0].parts[0].image",
+            modality=media_pb2.MODALITY_IMAGE,
+            tokens=18,
+            embeddings=16,
+            mask_ranges=[model_pb2.PositionRange(start=3, length=10), model_pb2.PositionRange(start=14, length=6)],
+            original_size=media_pb2.Size(width=640, height=480),
+            resized_size=media_pb2.Size(width=64, height=64),
+            tiles=model_pb2.TileGrid(columns=2, rows=1, has_thumbnail=True),
+        ),
+        model_pb2.MediaCount(
+            field="generation.conversation.messages[0].parts[1].video",
+            modality=media_pb2.MODALITY_VIDEO,
+            tokens=16,
+            embeddings=16,
+            mask_ranges=[model_pb2.PositionRange(start=25, length=16)],
+            grid=media_pb2.Grid(t=2, h=4, w=8),
+            frames=4,
+            frame_times=[0.0, 0.5, 1.0, 1.5],
+        ),
+    ],
+    kv_blocks=4,
+    kv_block_size=16,
+    context_length=2048,
+    max_new_tokens=1988,
+    fits=True,
 )
 
 
@@ -192,3 +253,21 @@ def refusal(code: grpc.StatusCode, message: str, *details: Message, trailers: tu
 def bad_field(field: str, description: str) -> error_details_pb2.BadRequest:
     violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=description)
     return error_details_pb2.BadRequest(field_violations=[violation])
+
+
+MEDIA_GONE = errors_pb2.Failure(code=5, message="nothing held", reason=errors_pb2.ERROR_REASON_MEDIA_NOT_FOUND)
+
+
+def forgetful(server: ScriptedServer, script: Script, times: int = 1) -> Script:
+    """A script that lets go of all media and says so, `times` times, and then goes on as `script`."""
+    left = [times]
+
+    async def forgetting(request: Any, context: Any) -> AsyncIterator[Any]:
+        if left[0]:
+            left[0] -= 1
+            server.media.held.clear()
+            await refuse(context, grpc.StatusCode.NOT_FOUND, "nothing held", "MEDIA_NOT_FOUND")
+        async for response in script(request, context):
+            yield response
+
+    return forgetting

@@ -15,6 +15,7 @@ from test_client_chat import until_interrupted
 
 from fanlight import cli
 from fanlight.chat_command import closing_line, main
+from fanlight.v1 import server_pb2
 
 
 def chat(monkeypatch: pytest.MonkeyPatch, address: str, lines: str, *options: str) -> int:
@@ -43,14 +44,34 @@ def test_an_image_goes_with_the_next_message_only(
     assert turns[0].messages[0].parts[0].image.data == b"picture"
 
 
+def test_clips_and_urls_go_with_the_next_message_and_a_large_file_by_upload(
+    monkeypatch: pytest.MonkeyPatch, server_thread: ServerThread, tmp_path: Path
+) -> None:
+    server_thread.scripted.features = [server_pb2.FEATURE_MEDIA_UPLOAD]
+    clip = tmp_path / "a clip.mp4"
+    clip.write_bytes(bytes(5_000_000))
+    lines = f"/video {clip}\n/image https://host/cat.png\n/video http://host/clip.mp4\nWhat?\n"
+    assert chat(monkeypatch, server_thread.address, lines) == 0
+    image, large, fetched, _ = server_thread.scripted.requests[1].turn.messages[0].parts
+    assert image.image.url == "https://host/cat.png"
+    assert fetched.video.url == "http://host/clip.mp4"
+    assert server_thread.scripted.media.held[large.video.digest] == clip.read_bytes()
+
+
 def test_mistakes_are_told_and_the_chat_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server_thread: ServerThread
 ) -> None:
-    lines = "/image\n/image nowhere.png\n/dance\n/help\nhello\n"
+    lines = "/image\n/video\n/image nowhere.png\n/dance\n/help\nhello\n"
     assert chat(monkeypatch, server_thread.address, lines) == 1
     output, errors = capsys.readouterr()
     assert output == "hello\n"
-    for told in ("usage: /image PATH", "cannot read nowhere.png: No such file", "no command /dance", "/quit"):
+    for told in (
+        "usage: /image PATH",
+        "usage: /video PATH",
+        "cannot read nowhere.png: No such file",
+        "no command /dance",
+        "/quit",
+    ):
         assert told in errors
 
 

@@ -26,7 +26,7 @@ def parts(message: generation_pb2.Message) -> list[str | bytes]:
 def test_images_of_any_kind_come_before_the_text(tmp_path: Path) -> None:
     path = tmp_path / "cat.jpg"
     path.write_bytes(b"file")
-    generation = build_generation("What?", [path, str(path), b"bytes", DrawnImage()], "Be brief.", "tiny", {})
+    generation = build_generation("What?", [path, str(path), b"bytes", DrawnImage()], (), "Be brief.", "tiny", {})
     first, second = generation.conversation.messages
     assert (first.role, parts(first)) == (generation_pb2.ROLE_SYSTEM, ["Be brief."])
     assert (second.role, parts(second)) == (
@@ -37,50 +37,54 @@ def test_images_of_any_kind_come_before_the_text(tmp_path: Path) -> None:
 
 
 def test_one_image_needs_no_list() -> None:
-    generation = build_generation("What?", b"bytes", None, None, {})
+    generation = build_generation("What?", b"bytes", (), None, None, {})
     assert parts(generation.conversation.messages[0]) == [b"bytes", "What?"]
     assert not generation.HasField("model")
 
 
 def test_a_missing_file_says_so_as_files_do() -> None:
     with pytest.raises(FileNotFoundError):
-        build_generation("What?", ["no such file.jpg"], None, None, {})
+        build_generation("What?", ["no such file.jpg"], (), None, None, {})
 
 
 def test_something_that_is_no_image_is_refused() -> None:
     with pytest.raises(TypeError, match="path, bytes or an object with a save method, not a int"):
-        build_generation("What?", [3], None, None, {})  # pyright: ignore[reportArgumentType]
+        build_generation("What?", [3], (), None, None, {})  # pyright: ignore[reportArgumentType]
 
 
 def test_messages_alternate_text_and_images() -> None:
     conversation = [system("Be brief."), user("One", b"1", "two", b"2"), assistant("Seen."), user("Which?")]
-    generation = build_generation(conversation, (), None, None, {})
+    generation = build_generation(conversation, (), (), None, None, {})
     assert [parts(each) for each in generation.conversation.messages][1] == ["One", b"1", "two", b"2"]
     assert [each.role for each in generation.conversation.messages] == [1, 2, 3, 2]
 
 
-def test_images_beside_messages_are_refused() -> None:
+def test_media_beside_messages_are_refused() -> None:
     with pytest.raises(TypeError, match="images="):
-        build_generation([user("What?")], [b"1"], None, None, {})
+        build_generation([user("What?")], [b"1"], (), None, None, {})
+    with pytest.raises(TypeError, match="video="):
+        build_generation([user("What?")], (), b"1", None, None, {})
     with pytest.raises(TypeError, match="system="):
-        build_generation(raw_prompt("What?"), (), "Be brief.", None, {})
+        build_generation(raw_prompt("What?"), (), (), "Be brief.", None, {})
 
 
 def test_something_that_is_no_message_is_refused_by_its_place() -> None:
     with pytest.raises(TypeError, match=r"prompt\[1\] is a str"):
-        build_generation([user("What?"), "again"], (), None, None, {})  # pyright: ignore[reportArgumentType]
+        build_generation([user("What?"), "again"], (), (), None, None, {})  # pyright: ignore[reportArgumentType]
 
 
 def test_raw_and_tokenised_prompts() -> None:
-    raw = build_generation(raw_prompt("Q: ", b"1", parse_special_tokens=True), (), None, None, {}).raw
+    raw = build_generation(raw_prompt("Q: ", b"1", parse_special_tokens=True), (), (), None, None, {}).raw
     assert raw.parse_special_tokens
     assert [part.WhichOneof("kind") for part in raw.parts] == ["text", "image"]
-    tokens = build_generation(tokens_prompt([1, 5, 2], images=b"1"), (), None, None, {}).tokens
+    tokens = build_generation(tokens_prompt([1, 5, 2], images=b"1", video=b"2"), (), (), None, None, {}).tokens
     assert list(tokens.ids) == [1, 5, 2]
-    assert tokens.images[0].data == b"1"
+    assert (tokens.images[0].data, tokens.videos[0].data) == (b"1", b"2")
     with pytest.raises(InvalidRequest) as refused:
         tokens_prompt([-1])
     assert refused.value.field == "generation.tokens.ids"
+    with pytest.raises(TypeError, match="an image is"):
+        tokens_prompt([1], images=[3])  # pyright: ignore[reportArgumentType]
 
 
 def test_options_go_where_the_contract_has_them() -> None:
@@ -111,6 +115,8 @@ def test_an_unknown_option_is_refused_with_the_likely_one() -> None:
         build_config({"temprature": 1.0})
     with pytest.raises(TypeError, match=r"known options: .*max_new_tokens"):
         build_config({"zzz": 1})
+    with pytest.raises(TypeError, match="'request_id' does not go with this call"):
+        build_config({"request_id": "mine"})
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -15,10 +17,27 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 import fanlight
 from fanlight import requests
 from fanlight.channel import channel_options
-from fanlight.v1 import chat_pb2, generation_pb2, inference_pb2, inference_pb2_grpc, model_pb2
+from fanlight.v1 import chat_pb2, generation_pb2, inference_pb2, inference_pb2_grpc, media_service_pb2, model_pb2
 
 DISTRIBUTION = Path(fanlight.__file__).parent.parent
-REQUIRED_SCALARS = {"fanlight.v1.Message.role", "fanlight.v1.CancelRequest.request_id"}
+REQUIRED_SCALARS = {
+    "fanlight.v1.CancelRequest.request_id",
+    "fanlight.v1.DeleteMediaRequest.digest",
+    "fanlight.v1.DownloadMediaRequest.digest",
+    "fanlight.v1.Embeddings.model_fingerprint",
+    "fanlight.v1.Grid.h",
+    "fanlight.v1.Grid.t",
+    "fanlight.v1.Grid.w",
+    "fanlight.v1.Message.role",
+    "fanlight.v1.NamedTensor.name",
+    "fanlight.v1.Size.height",
+    "fanlight.v1.Size.width",
+    "fanlight.v1.Tensor.dtype",
+    "fanlight.v1.TensorFile.digest",
+    "fanlight.v1.TensorFile.name",
+    "fanlight.v1.TokenizeRequest.text",
+    "fanlight.v1.UploadMediaRequest.data",
+}
 
 
 def test_everything_in_all_exists_and_nothing_else_is_public() -> None:
@@ -69,6 +88,14 @@ def request_fields() -> Iterator[FieldDescriptor]:
         inference_pb2.CancelRequest,
         chat_pb2.ChatRequest,
         model_pb2.GetModelRequest,
+        model_pb2.CountTokensRequest,
+        model_pb2.TokenizeRequest,
+        model_pb2.DetokenizeRequest,
+        media_service_pb2.UploadMediaRequest,
+        media_service_pb2.BatchGetMediaRequest,
+        media_service_pb2.DeleteMediaRequest,
+        media_service_pb2.DownloadMediaRequest,
+        media_service_pb2.EncodeImagesRequest,
     ]
     waiting: list[Descriptor] = [root.DESCRIPTOR for root in roots]
     seen: set[str] = set()
@@ -82,6 +109,11 @@ def request_fields() -> Iterator[FieldDescriptor]:
             if field.message_type is not None:
                 waiting.append(field.message_type)
     assert generation_pb2.Sampling.DESCRIPTOR.full_name in seen
+
+
+def test_importing_the_client_imports_no_array_or_image_library() -> None:
+    program = "import sys, fanlight.cli; print(sorted({'torch', 'numpy', 'PIL', 'safetensors'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"[]\n"
 
 
 def test_version_floors_are_the_versions_of_the_generator() -> None:

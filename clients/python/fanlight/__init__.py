@@ -14,16 +14,21 @@ from fanlight.answers import (
     Accepted,
     Answer,
     Delta,
+    EncoderUse,
     Event,
     Finished,
     FinishReason,
+    MediaUsage,
     Progress,
     Timings,
     Token,
     Usage,
 )
-from fanlight.chat import ROOT, AsyncChat, AsyncTurn, Chat, Turn
-from fanlight.client import AsyncClient, Client
+from fanlight.async_chat import AsyncChat, AsyncTurn
+from fanlight.async_client import AsyncClient
+from fanlight.chat import ROOT, Chat, Turn
+from fanlight.client import Client
+from fanlight.counting import MediaCount, TextToken, TileGrid, TokenCount
 from fanlight.errors import (
     AccessDenied,
     AlreadyExists,
@@ -40,8 +45,21 @@ from fanlight.errors import (
     Unimplemented,
     WrongState,
 )
-from fanlight.requests import Options, RequestOptions, assistant, raw_prompt, system, tokens_prompt, user
+from fanlight.handles import EncodedImage, Media, MediaState, Upload
+from fanlight.media_sources import frames, image, video
+from fanlight.requests import (
+    Options,
+    PromptOptions,
+    RequestOptions,
+    assistant,
+    raw_prompt,
+    system,
+    tokens_prompt,
+    user,
+)
 from fanlight.streams import AsyncStream, Stream
+from fanlight.tensors import embeddings, patches, tiles
+from fanlight.values import Grid, Modality, Size
 
 __all__ = [
     "ROOT",
@@ -58,30 +76,50 @@ __all__ = [
     "Client",
     "DeadlineExceeded",
     "Delta",
+    "EncodedImage",
+    "EncoderUse",
     "Event",
     "FanlightError",
     "FieldViolation",
     "FinishReason",
     "Finished",
+    "Grid",
     "Internal",
     "InvalidRequest",
+    "Media",
+    "MediaCount",
+    "MediaState",
+    "MediaUsage",
+    "Modality",
     "NotFound",
     "Options",
     "Overloaded",
     "Progress",
+    "PromptOptions",
     "RequestOptions",
     "RequestTooLarge",
+    "Size",
     "Stream",
+    "TextToken",
+    "TileGrid",
     "Timings",
     "Token",
+    "TokenCount",
     "Turn",
     "Unavailable",
     "Unimplemented",
+    "Upload",
     "Usage",
     "WrongState",
     "assistant",
+    "embeddings",
+    "frames",
+    "image",
+    "patches",
     "raw_prompt",
     "system",
+    "tiles",
     "tokens_prompt",
     "user",
+    "video",
 ]

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 
 from fanlight.errors import FanlightError, error_from_failure
 from fanlight.v1 import chat_pb2, events_pb2, inference_pb2
-
-FINISH_PREFIX = "FINISH_REASON_"
+from fanlight.values import Modality, known_member, optional, optional_seconds, read_modality
 
 
 class FinishReason(enum.StrEnum):
@@ -53,9 +52,31 @@ class Timings:
     total: float | None = None
 
 
+class EncoderUse(enum.StrEnum):
+    """Whether the vision encoder ran for a picture or clip. PROVIDED: the request brought the embeddings."""
+
+    ENCODED = "encoded"
+    CACHED = "cached"
+    PROVIDED = "provided"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class MediaUsage:
+    """What one picture or clip took: positions in the prompt, how many of them took an embedding, and the encoder."""
+
+    modality: Modality
+    tokens: int
+    embeddings: int
+    encoder: EncoderUse
+
+
 @dataclass(frozen=True)
 class Usage:
-    """What a request took. The last event of a generation. Tokens count the prompt after images were expanded."""
+    """What a request took. The last event of a generation. Tokens count the prompt after images were expanded.
+
+    `images` counts pictures and clips, `image_tokens` the tokens of both; `media` tells each, in the prompt's order.
+    """
 
     prompt_tokens: int
     image_tokens: int
@@ -64,6 +85,7 @@ class Usage:
     images: int
     encoder_cache_hits: int
     timings: Timings
+    media: tuple[MediaUsage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,9 +202,7 @@ def read_finished(message: events_pb2.Finished) -> Finished:
 
 def read_finish_reason(value: int) -> FinishReason:
     """The reason for a value of the contract, UNKNOWN for one that this client does not know."""
-    name = events_pb2.FinishReason.DESCRIPTOR.values_by_number.get(value)
-    known = name.name.removeprefix(FINISH_PREFIX) if name else ""
-    return FinishReason.__members__.get(known, FinishReason.UNKNOWN)
+    return known_member(FinishReason, events_pb2.FinishReason, "FINISH_REASON_", value)
 
 
 def read_usage(message: events_pb2.Usage) -> Usage:
@@ -195,18 +215,23 @@ def read_usage(message: events_pb2.Usage) -> Usage:
         images=message.images,
         encoder_cache_hits=message.encoder_cache_hits,
         timings=read_timings(message.timings),
+        media=tuple(read_media_usage(each) for each in message.media),
+    )
+
+
+def read_media_usage(message: events_pb2.MediaUsage) -> MediaUsage:
+    """Reads the message of the same name."""
+    return MediaUsage(
+        modality=read_modality(message.modality),
+        tokens=message.tokens,
+        embeddings=message.embeddings,
+        encoder=known_member(EncoderUse, events_pb2.EncoderUse, "ENCODER_USE_", message.encoder),
     )
 
 
 def read_timings(message: events_pb2.Timings) -> Timings:
     """Durations in seconds; None where not set."""
-    measured = [each.name for each in fields(Timings) if message.HasField(each.name)]
-    return Timings(**{name: getattr(message, name).ToTimedelta().total_seconds() for name in measured})
-
-
-def optional(message: Any, field: str) -> Any:
-    """The value of a field that knows whether it is set; None when it is not."""
-    return getattr(message, field) if message.HasField(field) else None
+    return Timings(**{each.name: optional_seconds(message, each.name) for each in fields(Timings)})
 
 
 EVENT_READERS: dict[str, Callable[[Any], Event]] = {

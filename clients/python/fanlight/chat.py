@@ -1,16 +1,15 @@
 """A conversation over one bidirectional call: turns that may queue, branch and be interrupted.
 
 What is the same for threads and tasks is written once: ChatState (chat_state.py) keeps the turns, ChatBase and TurnView
-send. Chat and AsyncChat add how messages are received. Turns may be read in any order, also by several threads or
-tasks: whoever waits for a turn receives for all of them.
+are shared. Chat, here, and AsyncChat (async_chat.py) add how messages are sent and received. Turns may be read in any
+order, also by several threads or tasks: whoever waits for a turn receives for all of them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -18,9 +17,11 @@ import grpc
 
 from fanlight.answers import Event
 from fanlight.chat_state import ChatState, TurnState
-from fanlight.errors import error_from_call
-from fanlight.requests import Images, Message, Options, build_turn
-from fanlight.streams import END_OF_CALL, AnswerView, text_of
+from fanlight.errors import FanlightError, error_from_call
+from fanlight.media_store import MediaStore
+from fanlight.requests import Images, Message, Options, Videos, build_turn
+from fanlight.streams import AnswerView, text_of
+from fanlight.transfers import Deadline
 from fanlight.v1 import chat_pb2
 
 ROOT = ""
@@ -30,7 +31,7 @@ CLOSE_SECONDS = 5.0
 
 
 class ChatBase:
-    """What both kinds of chat share: sending is the same, as it only queues."""
+    """What both kinds of chat share. Posting a message is the same for both, as it only queues."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -54,27 +55,22 @@ class ChatBase:
     def _post(self, request: chat_pb2.ChatRequest | None) -> None:
         raise NotImplementedError  # the sync and the async face each have their own queue
 
-    def _open_turn(
-        self, prompt: str | Sequence[Message], images: Images, parent: TurnView | str | None, options: Options
-    ) -> TurnState:
-        parent_id = parent.turn_id if isinstance(parent, TurnView) else parent
-        turn = build_turn(prompt, images, parent_id, options)
-        state = self._state.open_turn(turn.turn_id)
-        if not state.ended:
-            self._post(chat_pb2.ChatRequest(turn=turn))
-        return state
+    def _post_turn(self, turn: TurnState) -> None:
+        if not turn.ended:
+            self._post(chat_pb2.ChatRequest(turn=turn.message))
 
     def interrupt(self, turn: TurnView | str | None = None) -> None:
         """Stops a turn early, or the running one; what it has said stays in the conversation."""
-        turn_id = turn.turn_id if isinstance(turn, TurnView) else turn
+        turn_id = turn_id_of(turn)
+        self._state.withdraw(turn_id)
         self._post(chat_pb2.ChatRequest(interrupt=chat_pb2.ChatInterrupt(turn_id=turn_id)))
 
     def _finish(self) -> None:
         self._state.end()
         self._post(None)
 
-    def _fail(self, error: grpc.RpcError) -> None:
-        self._state.end(error_from_call(error))
+    def _fail(self, error: grpc.RpcError | FanlightError) -> None:
+        self._state.end(error if isinstance(error, FanlightError) else error_from_call(error))
         self._post(None)
 
     def _cancel(self) -> None:
@@ -89,6 +85,11 @@ class ChatBase:
     def __del__(self) -> None:
         if hasattr(self, "_state") and not self._state.ended:
             self._cancel()
+
+
+def turn_id_of(turn: TurnView | str | None) -> str | None:
+    """The id of a turn; an id, and None, stay as they are."""
+    return turn.turn_id if isinstance(turn, TurnView) else turn
 
 
 class TurnView(AnswerView):
@@ -154,9 +155,12 @@ class Turn(TurnView, Iterator[str]):
 class Chat(ChatBase):
     """A conversation, for threads. Made by `Client.chat`; a context manager."""
 
-    def __init__(self, call: Any, outbox: queue.SimpleQueue[chat_pb2.ChatRequest | None]) -> None:
+    def __init__(
+        self, call: Any, outbox: queue.SimpleQueue[chat_pb2.ChatRequest | None], media_store: MediaStore
+    ) -> None:
         super().__init__(call)
         self._outbox = outbox
+        self._media_store = media_store
         self._receiving = threading.Lock()
 
     def send(
@@ -164,15 +168,22 @@ class Chat(ChatBase):
         prompt: str | Sequence[Message],
         *,
         images: Images = (),
+        video: Videos = (),
         parent: TurnView | str | None = None,
         **options: Unpack[Options],
     ) -> Turn:
-        """Sends a turn and returns it at once; iterate it for its answer.
+        """Sends a turn and returns it; iterate it for its answer. Large media are uploaded before, see `Client`.
 
+        prompt, images, video   as for `Client.generate`
         parent   the turn that it follows, or its id, or ROOT; None: the turn sent last
         options  as for `Client.generate`; any option replaces all those of the chat
         """
-        return Turn(self, self._open_turn(prompt, images, parent, options))
+        message = build_turn(prompt, images, video, turn_id_of(parent), options)
+        large_media = () if self.is_over else self._media_store.move_out(message, Deadline(None))
+        turn = self._state.open_turn(message)
+        turn.large_media = large_media
+        self._post_turn(turn)
+        return Turn(self, turn)
 
     def wait_ready(self) -> Self:
         """Waits until the server has set the chat up. Raises what it answered instead, such as NotFound."""
@@ -185,7 +196,7 @@ class Chat(ChatBase):
 
     def close(self) -> None:
         """Ends the chat: at once if turns are unfinished, else when the server has said goodbye."""
-        if self._state.has_open_turns:
+        if self._state.open_turns:
             self._cancel()
         self._post(None)
         patience = threading.Timer(CLOSE_SECONDS, self._call.cancel)
@@ -215,6 +226,17 @@ class Chat(ChatBase):
             self._finish()
         except grpc.RpcError as error:
             self._fail(error)
+        while (turn := self._state.pop_lost()) is not None:
+            self._send_again(turn)
+
+    def _send_again(self, turn: TurnState) -> None:
+        large_media, turn.large_media = turn.large_media, ()
+        try:
+            self._media_store.upload_all(large_media, Deadline(None))
+        except FanlightError as error:
+            self._state.end_unsent(turn, error)
+        else:
+            self._post_turn(turn)
 
     def __enter__(self) -> Self:
         return self.wait_ready()
@@ -223,119 +245,3 @@ class Chat(ChatBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class AsyncTurn(TurnView, AsyncIterator[str]):
-    """Iterate with `async for` for the answer's text; afterwards `usage`, `finish_reason`, `answer` tell the rest."""
-
-    def __init__(self, chat: AsyncChat, state: TurnState) -> None:
-        super().__init__(chat, state)
-        self._chat = chat
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> str:
-        while (event := await self._next_event()) is not None:
-            text = text_of(event)
-            if text is not None:
-                return text
-        raise StopAsyncIteration
-
-    async def events(self) -> AsyncIterator[Event]:
-        """The turn's events that were not read yet, until its end."""
-        while (event := await self._next_event()) is not None:
-            yield event
-
-    async def _next_event(self) -> Event | None:
-        while not self._turn.has_news:
-            await self._chat._receive_for(self._turn)
-        return self._pop_event()
-
-
-class AsyncChat(ChatBase):
-    """A conversation, for tasks. Made by `AsyncClient.chat`; an async context manager."""
-
-    def __init__(self, call: Any, outbox: asyncio.Queue[chat_pb2.ChatRequest | None]) -> None:
-        super().__init__(call)
-        self._outbox = outbox
-        self._loop = asyncio.get_running_loop()
-        self._receiving = asyncio.Lock()
-        self._reading: asyncio.Future[Any] | None = None
-
-    def send(
-        self,
-        prompt: str | Sequence[Message],
-        *,
-        images: Images = (),
-        parent: TurnView | str | None = None,
-        **options: Unpack[Options],
-    ) -> AsyncTurn:
-        """Sends a turn and returns it at once; iterate it for its answer. Arguments as for `Chat.send`."""
-        return AsyncTurn(self, self._open_turn(prompt, images, parent, options))
-
-    async def wait_ready(self) -> Self:
-        """Waits until the server has set the chat up. Raises what it answered instead, such as NotFound."""
-        while self.model is None and not self._state.ended:
-            async with self._receiving:
-                if self.model is None and not self._state.ended:
-                    await self._receive()
-        self._raise_if_ended()
-        return self
-
-    async def close(self) -> None:
-        """Ends the chat: at once if turns are unfinished, else when the server has said goodbye."""
-        if self._state.has_open_turns:
-            self._cancel()
-        self._post(None)
-        patience = self._loop.call_later(CLOSE_SECONDS, self._call.cancel)
-        try:
-            while not self._state.ended:
-                async with self._receiving:
-                    await self._receive()
-        finally:
-            patience.cancel()
-
-    def _post(self, request: chat_pb2.ChatRequest | None) -> None:
-        # Interrupts of lost turns come from the garbage collector, which may run in any thread, or after the loop.
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._outbox.put_nowait, request)
-
-    async def _receive_for(self, turn: TurnState) -> None:
-        async with self._receiving:
-            # Another task may have received for this turn while this one waited for the lock.
-            if not turn.has_news:
-                await self._receive()
-
-    async def _receive(self) -> None:
-        if self._state.ended:
-            return
-        response = await self._read()
-        if response is not END_OF_CALL:
-            self._state.take(response)
-        elif not self._state.ended:
-            self._finish()
-
-    async def _read(self) -> Any:
-        """The next message. The read goes on when the task that waits for it is cancelled: others wait for it too."""
-        reading: asyncio.Future[Any] = self._reading or asyncio.ensure_future(self._call.read())
-        self._reading = reading
-        try:
-            response = await asyncio.shield(reading)
-        except grpc.RpcError as error:
-            self._fail(error)
-            response = END_OF_CALL
-        except asyncio.CancelledError:
-            if not reading.cancelled():
-                raise
-            response = END_OF_CALL  # the call itself was cancelled, by close
-        self._reading = None
-        return response
-
-    async def __aenter__(self) -> Self:
-        return await self.wait_ready()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

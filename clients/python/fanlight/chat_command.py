@@ -1,4 +1,4 @@
-"""`fanlight chat`: a conversation in the terminal, streamed, with images. Works with a pipe for input, too.
+"""`fanlight chat`: a conversation in the terminal, streamed, with images and clips. Works with a pipe for input, too.
 
 Answers go to standard output; everything else (prompts, usage, errors) to standard error, so that a pipe gets answers
 alone. Ctrl-C while an answer arrives stops that answer; a second time, and at the prompt, it leaves. What was said is
@@ -22,11 +22,14 @@ from fanlight.channel import DEFAULT_ADDRESS
 from fanlight.chat import Chat, Turn
 from fanlight.client import Client
 from fanlight.errors import FanlightError, Unavailable
+from fanlight.media_sources import URL_SCHEMES, image, video
 from fanlight.requests import Message, Options, assistant, build_messages, system
+from fanlight.v1.media_pb2 import Image, Video
 
 INTERRUPTED_STATUS = 130
 HELP = """\
-/image PATH   show the model a picture with your next message
+/image PATH   show the model a picture with your next message; a URL, if the server fetches those
+/video PATH   show the model a clip, likewise
 /help         this text
 /quit         leave (so does Ctrl-D; Ctrl-C stops an answer)"""
 
@@ -74,7 +77,8 @@ class TerminalChat:
         self._client = client
         self._options = options
         self._history: list[Message] = [] if system_text is None else [system(system_text)]
-        self._pending_images: list[bytes] = []
+        self._pending_images: list[Image] = []
+        self._pending_videos: list[Video] = []
         self._open = ExitStack()
         self._chat: Chat | None = None
         self._unanswered = 0
@@ -84,47 +88,53 @@ class TerminalChat:
         if sys.stdin.isatty():
             say("Type a message, or /help.")
         for line in read_lines():
+            command, *argument = line.split(maxsplit=1) or [""]
             if line in ("/quit", "/exit"):
                 break
             if line == "/help":
                 say(HELP)
-            elif line.split(maxsplit=1)[:1] == ["/image"]:
-                self.attach_image(line.removeprefix("/image").strip())
+            elif command in ("/image", "/video"):
+                self.attach(command, "".join(argument))
             elif line.startswith("/"):
-                say(f"there is no command {line.split()[0]}; /help lists them")
+                say(f"there is no command {command}; /help lists them")
             elif line:
                 self.ask(line)
         return 1 if self._unanswered else 0
 
-    def attach_image(self, path: str) -> None:
-        """Reads an image that goes with the next message."""
-        if not path:
-            say("usage: /image PATH")
+    def attach(self, command: str, place: str) -> None:
+        """Reads a picture or a clip that goes with the next message; a large one is uploaded when that is sent."""
+        if not place:
+            say(f"usage: {command} PATH or {command} URL")
             return
+        source = place if place.startswith(URL_SCHEMES) else Path(place).expanduser()
         try:
-            self._pending_images.append(Path(path).expanduser().read_bytes())
+            if command == "/image":
+                self._pending_images.append(image(source))
+            else:
+                self._pending_videos.append(video(source))
         except OSError as error:
-            say(f"cannot read {path}: {error.strerror or error}")
+            say(f"cannot read {place}: {error.strerror or error}")
             self._unanswered += 1
         else:
-            say(dim(f"{Path(path).name} goes with your next message", sys.stderr))
+            say(dim(f"{Path(place).name} goes with your next message", sys.stderr))
 
     def ask(self, text: str) -> None:
-        """Sends a message with the images shown since the last one, and prints the answer as it arrives."""
+        """Sends a message with what was attached since the last one, and prints the answer as it arrives."""
         images, self._pending_images = self._pending_images, []
+        videos, self._pending_videos = self._pending_videos, []
         try:
-            turn = self._open_chat().send(text, images=images)
+            turn = self._open_chat().send(text, images=images, video=videos)
             with interrupting(turn):
                 for piece in turn:
                     print(piece, end="", flush=True)
             print(flush=True)
-            self.remember(text, images, turn)
+            self.remember(build_messages(text, images, videos), turn)
         except FanlightError as error:
             self.report(error)
 
-    def remember(self, text: str, images: list[bytes], turn: Turn) -> None:
+    def remember(self, said: list[Message], turn: Turn) -> None:
         """Keeps the exchange for a chat that has to be opened again, and prints what it took."""
-        self._history += [*build_messages(text, images), assistant(turn.text)]
+        self._history += [*said, assistant(turn.text)]
         say(dim(closing_line(turn.finish_reason, turn.usage), sys.stderr))
 
     def report(self, error: FanlightError) -> None:

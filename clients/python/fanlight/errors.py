@@ -3,16 +3,16 @@
     FanlightError               everything below; .code .field .violations .reason .retry_after .request_id
     ├── InvalidRequest          INVALID_ARGUMENT, OUT_OF_RANGE: a field is wrong; .field names it
     │   └── RequestTooLarge     RESOURCE_EXHAUSTED because of the size of the message: waiting does not help
-    ├── NotFound                NOT_FOUND: no such model, no such turn
+    ├── NotFound                NOT_FOUND: no such model or turn, or nothing held under a digest
     ├── AlreadyExists           ALREADY_EXISTS: the id of a running request or of an earlier turn
-    ├── WrongState              FAILED_PRECONDITION, ABORTED: not now, in this order
+    ├── WrongState              FAILED_PRECONDITION, ABORTED: not now, in this order, or beside another upload
     ├── AccessDenied            UNAUTHENTICATED, PERMISSION_DENIED
     ├── Unimplemented           UNIMPLEMENTED: the server does not do this, or is older than the client
     ├── Overloaded              RESOURCE_EXHAUSTED: try again after .retry_after seconds
     ├── Unavailable             UNAVAILABLE: no server there, or it is shutting down
     ├── DeadlineExceeded        DEADLINE_EXCEEDED: the timeout of the call passed
     ├── Cancelled               CANCELLED: by this side, or by Cancel
-    └── Internal                INTERNAL, UNKNOWN, DATA_LOSS: a fault of the server
+    └── Internal                INTERNAL, UNKNOWN, DATA_LOSS: a fault of the server, or bytes that changed on the way
 
 This file does not know calls or requests: it reads statuses.
 """
@@ -35,6 +35,7 @@ REQUEST_ID_TRAILER = "fanlight-request-id"
 STATUS_DETAILS_TRAILER = "grpc-status-details-bin"
 REASON_PREFIX = "ERROR_REASON_"
 TOO_LARGE_REASON = "MESSAGE_TOO_LARGE"
+MEDIA_GONE_REASON = "MEDIA_NOT_FOUND"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class RequestTooLarge(InvalidRequest):
 
 
 class NotFound(FanlightError):
-    """There is no such model or turn."""
+    """There is no such model or turn, or nothing is held under a digest."""
 
 
 class AlreadyExists(FanlightError):
@@ -204,6 +205,11 @@ def error_from_failure(failure: errors_pb2.Failure, request_id: str | None = Non
         retry_after=seconds_or_none(failure, "retry_after"),
         request_id=request_id,
     )
+
+
+def media_are_gone(error: FanlightError) -> bool:
+    """Whether an error says that the server no longer holds something that the request named."""
+    return error.reason == MEDIA_GONE_REASON
 
 
 def invalid_field(field: str, description: str) -> InvalidRequest:

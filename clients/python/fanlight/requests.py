@@ -1,42 +1,38 @@
 """Builds request messages from what callers pass: prompts, images, options. Pure functions; nothing is sent here.
 
 A prompt is a string (one user message), a sequence of messages made with `system`, `user` and `assistant`, or a prompt
-without a template made with `raw_prompt` or `tokens_prompt`. An image is the path of a file, the bytes of a file, or an
-object with a `save` method such as a PIL image. This file does not know what the server accepts: no limit is checked.
+without a template made with `raw_prompt` or `tokens_prompt`. What may stand for an image or a clip is said in
+media_sources.py. This file does not know what the server accepts: no limit is checked.
 """
 
 from __future__ import annotations
 
 import difflib
-import io
-import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypedDict, runtime_checkable
+from typing import Any, TypeAlias, TypedDict
 
 from google.protobuf.message import Message as ProtobufMessage
 
 from fanlight.errors import invalid_field
+from fanlight.handles import Upload
+from fanlight.media_sources import (
+    Images,
+    ImageSource,
+    Videos,
+    build_image,
+    build_images,
+    build_video,
+    build_videos,
+)
 from fanlight.v1 import chat_pb2, generation_pb2, inference_pb2
 from fanlight.v1.generation_pb2 import Message, RawPrompt, TokensPrompt
+from fanlight.v1.media_pb2 import Frames, Video
 
-
-@runtime_checkable
-class SavableImage(Protocol):
-    """An image in memory that can write itself as a file, as PIL's images can."""
-
-    def save(self, fp: Any, /, format: str | None = None) -> Any:
-        """Writes the image to a binary file object, encoded as `format`."""
-        ...
-
-
-ImageSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | SavableImage
-"""An image: the path of a file, its bytes, or an image object."""
-Images: TypeAlias = ImageSource | Iterable[ImageSource]
-PartSource: TypeAlias = ImageSource
-"""A part of a message: as an image, but that a plain string is text."""
+PartSource: TypeAlias = ImageSource | Video | Frames
+"""A part of a message: text if it is a plain string, a clip if it was made with `video` or `frames` or is the upload of
+one, else an image."""
 Prompt: TypeAlias = str | Sequence[Message] | RawPrompt | TokensPrompt
 
 
@@ -71,21 +67,31 @@ class Options(TypedDict, total=False):
     logprobs: bool | None
 
 
-class RequestOptions(Options, total=False):
-    """All keyword arguments of a request for an answer: Options, and what the request is about.
+class PromptOptions(Options, total=False):
+    """Keyword arguments of whatever takes a prompt: Options, and what goes with the prompt.
 
-    images      a path, bytes or an image object, one or several, shown before a prompt that is a string
-    system      instructions before a prompt that is a string
-    model       name of the model; None: the client's, or else the server's default
-    request_id  for `cancel`; made up when None
-    timeout     seconds until DeadlineExceeded; None: the client's
+    images   an image or several, shown before a prompt that is a string: paths, URLs, bytes, image objects, handles,
+             `image` with options, or `patches`, `tiles` and `embeddings`
+    video    a clip or several, shown after the images: paths, URLs, bytes, handles, `video` with options, or `frames`
+    system   instructions before a prompt that is a string
+    model    name of the model; None: the client's, or else the server's default
+    timeout  seconds until DeadlineExceeded, uploads included; None: the client's
     """
 
     images: Images
+    video: Videos
     system: str | None
     model: str | None
-    request_id: str | None
     timeout: float | None
+
+
+class RequestOptions(PromptOptions, total=False):
+    """All keyword arguments of a request for an answer: PromptOptions, and its id.
+
+    request_id  for `cancel`; made up when None
+    """
+
+    request_id: str | None
 
 
 SAMPLING_OPTIONS = frozenset(generation_pb2.Sampling.DESCRIPTOR.fields_by_name)
@@ -93,12 +99,16 @@ OUTPUT_OPTIONS = frozenset(generation_pb2.OutputOptions.DESCRIPTOR.fields_by_nam
 
 
 def system(*parts: PartSource) -> Message:
-    """A system message. A string is text; a path object, bytes or an image object is an image."""
+    """A system message. Its parts are as those of `user`."""
     return build_message(generation_pb2.ROLE_SYSTEM, parts)
 
 
 def user(*parts: PartSource) -> Message:
-    """A user message. A string is text; a path object, bytes or an image object is an image."""
+    """A user message of text, images and clips, in any order.
+
+    A string is text, so give URLs and paths of images as `image(...)`, or paths as path objects. What `video` and
+    `frames` make is a clip, and so is the upload of one; anything else is an image.
+    """
     return build_message(generation_pb2.ROLE_USER, parts)
 
 
@@ -113,12 +123,15 @@ def raw_prompt(*parts: PartSource, parse_special_tokens: bool = False) -> RawPro
     return RawPrompt(parts=[build_part(part) for part in parts], parse_special_tokens=parse_special_tokens)
 
 
-def tokens_prompt(ids: Iterable[int], images: Images = ()) -> TokensPrompt:
-    """A tokenised prompt. `ids` holds the model's image token once per image; the server expands it."""
+def tokens_prompt(ids: Iterable[int], images: Images = (), video: Videos = ()) -> TokensPrompt:
+    """A tokenised prompt. `ids` holds the model's image token once per image, and its video token once per clip; the
+    server expands them."""
+    prompt = TokensPrompt(images=build_images(images), videos=build_videos(video))
     try:
-        return TokensPrompt(ids=ids, images=build_images(images))
+        prompt.ids.extend(ids)
     except (TypeError, ValueError) as error:
         raise invalid_field("generation.tokens.ids", f"token ids must be integers from 0: {error}") from error
+    return prompt
 
 
 @dataclass(frozen=True)
@@ -143,16 +156,22 @@ def prepare_request(
 ) -> PreparedRequest:
     """Builds the request for a prompt and keyword arguments. Raises TypeError for those that nobody knows."""
     rest: dict[str, Any] = dict(options)
-    images = rest.pop("images", ())
+    request_id = rest.pop("request_id", None) or new_id()
+    generation, timeout = prepare_prompt(prompt, rest, default_model, default_timeout)
+    return PreparedRequest(generation, request_id, timeout)
+
+
+def prepare_prompt(
+    prompt: Prompt, options: Mapping[str, Any], default_model: str | None, default_timeout: float | None
+) -> tuple[generation_pb2.Generation, float | None]:
+    """Builds the Generation for a prompt and PromptOptions, and tells the timeout to send it with."""
+    rest = dict(options)
+    images, videos = rest.pop("images", ()), rest.pop("video", ())
     system_text = rest.pop("system", None)
     model = rest.pop("model", None) or default_model
-    request_id = rest.pop("request_id", None) or new_id()
     timeout = rest.pop("timeout", None)
-    return PreparedRequest(
-        generation=build_generation(prompt, images, system_text, model, rest),
-        request_id=request_id,
-        timeout=default_timeout if timeout is None else timeout,
-    )
+    generation = build_generation(prompt, images, videos, system_text, model, rest)
+    return generation, default_timeout if timeout is None else timeout
 
 
 def new_id() -> str:
@@ -161,30 +180,36 @@ def new_id() -> str:
 
 
 def build_generation(
-    prompt: Prompt, images: Images, system_text: str | None, model: str | None, options: Mapping[str, Any]
+    prompt: Prompt,
+    images: Images,
+    videos: Videos,
+    system_text: str | None,
+    model: str | None,
+    options: Mapping[str, Any],
 ) -> generation_pb2.Generation:
-    """The Generation for a prompt of any form. `images` and `system_text` belong to prompts that are strings."""
+    """The Generation for a prompt of any form. Media and `system_text` beside it belong to prompts that are strings."""
     generation = generation_pb2.Generation(model=model, config=build_config(options))
     if isinstance(prompt, RawPrompt | TokensPrompt):
-        if system_text is not None or not is_empty(images):
-            raise TypeError("images= and system= go with a prompt that is a string; put images into the prompt itself")
+        refuse_beside(prompt, images, videos, system_text)
         field = "raw" if isinstance(prompt, RawPrompt) else "tokens"
         getattr(generation, field).CopyFrom(prompt)
     else:
-        generation.conversation.messages.extend(build_messages(prompt, images, system_text))
+        generation.conversation.messages.extend(build_messages(prompt, images, videos, system_text))
     return generation
 
 
-def build_messages(prompt: str | Sequence[Message], images: Images, system_text: str | None = None) -> list[Message]:
-    """The messages of a conversation: those given, or one user message of images and then text."""
+def build_messages(
+    prompt: str | Sequence[Message], images: Images, videos: Videos, system_text: str | None = None
+) -> list[Message]:
+    """The messages of a conversation: those given, or one user message of images, then clips, then text."""
     if isinstance(prompt, str):
         before = [] if system_text is None else [system(system_text)]
         message = Message(role=generation_pb2.ROLE_USER)
         message.parts.extend(generation_pb2.Part(image=image) for image in build_images(images))
+        message.parts.extend(generation_pb2.Part(video=video) for video in build_videos(videos))
         message.parts.append(generation_pb2.Part(text=prompt))
         return [*before, message]
-    if system_text is not None or not is_empty(images):
-        raise TypeError("images= and system= go with a prompt that is a string; put them into the messages instead")
+    refuse_beside(prompt, images, videos, system_text)
     messages = list(prompt)
     for position, message in enumerate(messages):
         if not isinstance(message, Message):
@@ -227,6 +252,8 @@ def set_option(message: ProtobufMessage, section: str, name: str, value: Any) ->
 def unknown_option(name: str) -> TypeError:
     """The error for an option that nobody knows, with the one that was probably meant."""
     known = sorted(RequestOptions.__annotations__)
+    if name in known:
+        return TypeError(f"option {name!r} does not go with this call")
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known options: {', '.join(known)}"
     return TypeError(f"unknown option {name!r}; {hint}")
@@ -238,38 +265,26 @@ def build_message(role: generation_pb2.Role, parts: Iterable[PartSource]) -> Mes
 
 
 def build_part(part: PartSource) -> generation_pb2.Part:
-    """A part: a string is text, anything else an image."""
+    """A part: a string is text; see PartSource for the rest."""
     if isinstance(part, str):
         return generation_pb2.Part(text=part)
+    if isinstance(part, Video | Frames) or (isinstance(part, Upload) and part.content_type.startswith("video/")):
+        return generation_pb2.Part(video=build_video(part))
     return generation_pb2.Part(image=build_image(part))
 
 
-def build_images(images: Images) -> list[generation_pb2.Image]:
-    """Messages for one image or several."""
-    if isinstance(images, str | os.PathLike | bytes | bytearray | SavableImage):
-        return [build_image(images)]
-    return [build_image(image) for image in images]
+def refuse_beside(prompt: object, images: Images, videos: Videos, system_text: str | None) -> None:
+    """Raises TypeError for what goes with a prompt that is a string only."""
+    if system_text is not None or not is_empty(images) or not is_empty(videos):
+        raise TypeError(
+            f"images=, video= and system= go with a prompt that is a string, not a {type(prompt).__name__}; "
+            "put them into the prompt itself"
+        )
 
 
-def build_image(image: ImageSource) -> generation_pb2.Image:
-    """The message for an image. Reads the file of a path; an image object is encoded as PNG, which loses nothing.
-
-    Raises OSError when a file cannot be read.
-    """
-    if isinstance(image, bytes | bytearray):
-        return generation_pb2.Image(data=bytes(image))
-    if isinstance(image, str | os.PathLike):
-        return generation_pb2.Image(data=Path(image).read_bytes())
-    if isinstance(image, SavableImage):
-        encoded = io.BytesIO()
-        image.save(encoded, format="PNG")
-        return generation_pb2.Image(data=encoded.getvalue())
-    raise TypeError(f"an image is a path, bytes or an object with a save method, not a {type(image).__name__}")
-
-
-def is_empty(images: Images) -> bool:
-    """Whether no image was passed; an iterator counts as some."""
-    return isinstance(images, tuple | list) and not images
+def is_empty(media: Images | Videos) -> bool:
+    """Whether nothing was passed; an iterator counts as something."""
+    return isinstance(media, tuple | list) and not media
 
 
 def build_setup(
@@ -282,12 +297,12 @@ def build_setup(
 
 
 def build_turn(
-    prompt: str | Sequence[Message], images: Images, parent: str | None, options: Mapping[str, Any]
+    prompt: str | Sequence[Message], images: Images, videos: Videos, parent: str | None, options: Mapping[str, Any]
 ) -> chat_pb2.ChatTurn:
     """A turn with an id of its own. `parent` None is the chat's head, and an empty string its root."""
     return chat_pb2.ChatTurn(
         turn_id=new_id(),
         parent_turn_id=parent,
-        messages=build_messages(prompt, images),
+        messages=build_messages(prompt, images, videos),
         config=build_config(options),
     )

@@ -124,6 +124,9 @@ class Stream(AnswerStream[Piece], Iterator[Piece]):
                 response = next(self._call)
             except StopIteration:
                 self._finish()
+            except FanlightError:  # of an upload that came first
+                self._ended = True
+                raise
             except grpc.RpcError as error:
                 if not self._ended:  # else another thread closed this stream while this one was receiving
                     raise self._fail(error) from error
@@ -163,6 +166,9 @@ class AsyncStream(AnswerStream[Piece], AsyncIterator[Piece]):
     async def _receive(self) -> Any:
         try:
             response = await self._call.read()
+        except FanlightError:  # of an upload that came first
+            self._ended = True
+            raise
         except grpc.RpcError as error:
             raise self._fail(error) from error
         except asyncio.CancelledError:
