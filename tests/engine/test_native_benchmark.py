@@ -48,7 +48,7 @@ def test_a_result_says_where_it_was_measured(tmp_path: Path):
 
 def test_drawing_without_matplotlib_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(SystemExit, match="matplotlib"):
         write_svg(tmp_path / "result.svg", "title", [comparison(12.0)])
 

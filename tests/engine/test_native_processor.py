@@ -1,4 +1,4 @@
-"""Media of described checkpoints: what towers take, options honoured or refused, and descriptions that fit no tower."""
+"""Media of described checkpoints with a grid of patches, and what is common to all described checkpoints."""
 
 from __future__ import annotations
 
@@ -9,27 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from transformers import LlavaNextImageProcessor, Qwen2VLImageProcessor
+from transformers import Qwen2VLImageProcessor
 
-from fanlight_engine.config import EngineConfig
-from fanlight_engine.core.messages import MediaInput
 from fanlight_engine.errors import CheckpointError, Reason
-from fanlight_engine.inputs.media.native.image_processing_config import (
-    find_image_processing_config,
-    image_processing_config_from,
-)
+from fanlight_engine.inputs.media.native.image_processing_config import image_processing_config_from
 from fanlight_engine.inputs.media.native.patches import row_major_patches
 from fanlight_engine.inputs.media.native.pixel_statistics import find_pixel_statistics
 from fanlight_engine.inputs.media.native.pixels import Normalizer, resized
-from fanlight_engine.inputs.media.native.processor import NativeProcessor
-from fanlight_engine.inputs.media.processing import Clip, ClipFacts, MediaError, ProcessedMedia
 from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
-from fanlight_engine.model.loader import load_model
-from fanlight_engine.model.vision_tower import VisionTower
-from fanlight_engine.request import Detail, FrameOptions, Modality, Patches, PatchLayout, PixelOptions, Tiles
-from fanlight_engine.tensor_data import TensorData, array_of, tensor_data_of
+from fanlight_engine.request import Detail, FrameOptions, Modality, Patches, PatchLayout, PixelOptions
+from fanlight_engine.tensor_data import array_of, tensor_data_of
 from tests.engine.native_checkpoints import (
     ANYRES,
     DYNAMIC,
@@ -39,12 +29,21 @@ from tests.engine.native_checkpoints import (
     make_native_llava_next,
     make_native_qwen2_5_vl,
 )
-from tests.engine.vision_checkpoints import TILE_LAYOUTS
-
-CELL = (2 * PATCH) ** 2
-TILE = 4 * PATCH
-TILE_ROWS = 16
-PLAIN = PixelOptions()
+from tests.engine.native_media import (
+    CELL,
+    PLAIN,
+    ROW_COLUMNS,
+    TILE_ROWS,
+    TOWER_COLUMNS,
+    clip,
+    encoded,
+    facts,
+    native,
+    patches,
+    picture,
+    refusal,
+    tiles,
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,48 +59,6 @@ def llava(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 @pytest.fixture(scope="module")
 def llava_next(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return read_checkpoint(make_native_llava_next(tmp_path_factory.mktemp("native") / "llava_next"))
-
-
-def native(checkpoint: Checkpoint, described: dict[str, Any] | None = None, **settings: Any) -> NativeProcessor:
-    """As the checkpoint's own file describes it, or in other words."""
-    if described is None:
-        processing = find_image_processing_config(checkpoint.path, "")
-        assert processing is not None
-    else:
-        processing = image_processing_config_from(described)
-    statistics = find_pixel_statistics(processing, checkpoint.path)
-    return NativeProcessor(EngineConfig(**settings), checkpoint, processing, statistics)
-
-
-def picture(width: int, height: int, seed: int = 0) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8))
-
-
-def clip(frames: int, width: int = 160, height: int = 120, fps: float = 4.0, times_are_known: bool = True) -> Clip:
-    pictures = [np.asarray(picture(width, height, seed)) for seed in range(frames)]
-    facts = ClipFacts(tuple(index / fps for index in range(frames)), fps)
-    return Clip(pictures, tuple(range(frames)), facts, times_are_known)
-
-
-def facts(frames: int, fps: float = 10.0) -> ClipFacts:
-    return ClipFacts(tuple(index / fps for index in range(frames)), fps)
-
-
-def refusal(call: Any) -> MediaError:
-    with pytest.raises(MediaError) as caught:
-        call()
-    return caught.value
-
-
-def encoded(checkpoint: Checkpoint, *media: tuple[ProcessedMedia, Modality]) -> list[torch.Tensor]:
-    """What the checkpoint's own tower makes of them; it refuses any other number of rows than were promised."""
-    tower = VisionTower(load_model(checkpoint, torch.device("cpu"), torch.float32), checkpoint, checkpoint.hidden_size)
-    inputs = [MediaInput(b"", one.replacement.rows, one.tensors, modality) for one, modality in media]
-    with torch.inference_mode():
-        return tower.encode(inputs)
-
-
-# Dynamic resolution
 
 
 def test_a_picture_is_a_grid_within_the_budget_and_a_placeholder_for_each_embedding(qwen: Checkpoint):
@@ -172,6 +129,7 @@ def test_the_tower_gives_as_many_embeddings_as_were_promised(qwen: Checkpoint):
         (PixelOptions(max_pixels=10 * CELL), range(4, 11)),
         (PixelOptions(max_tokens=6), range(4, 7)),
         (PixelOptions(max_tokens=1), range(1, 2)),
+        (PixelOptions(max_pixels=2 * CELL - 1), range(1, 2)),
         (PixelOptions(max_pixels=10**12), range(4, 33)),
         (PixelOptions(detail=Detail.LOW), range(4, 9)),
     ],
@@ -255,13 +213,6 @@ def test_patches_of_a_clip_are_the_clip_itself(qwen: Checkpoint):
     assert processor.process_tensors(row_major, Modality.VIDEO).tensors == made.tensors
 
 
-def patches(rows: int, columns: int, grid: tuple[int, int, int], layout: PatchLayout = PatchLayout.TOWER) -> Patches:
-    return Patches(tensor_data_of(np.zeros((rows, columns), np.float32)), grid, layout)
-
-
-TOWER_COLUMNS, ROW_COLUMNS = 3 * 2 * PATCH**2, 3 * PATCH**2
-
-
 @pytest.mark.parametrize(
     ("sent", "modality", "words"),
     [
@@ -309,157 +260,6 @@ def test_never_more_frames_than_are_shown_of_one_clip(qwen: Checkpoint):
     few = native(qwen, max_video_frames=2, default_video_frames=2)
     assert few.choose_frames(facts(100), FrameOptions()) == (0, 99)
     assert refusal(lambda: few.choose_frames(facts(100), FrameOptions(fps=5))).reason is Reason.VIDEO_OPTION_INVALID
-
-
-# Tiles
-
-
-def test_a_picture_is_cut_into_tiles_with_its_thumbnail_last(llava: Checkpoint):
-    processed = native(llava).process_image(picture(224, 112), PLAIN)
-    assert processed.decision.tiles == (2, 1)
-    assert processed.decision.has_thumbnail
-    assert processed.decision.resized_size == (2 * TILE, TILE)
-    assert processed.tensors["pixel_values"].shape == (3, 3, TILE, TILE)
-    assert processed.replacement.ids == (llava.image_token_id,) * (3 * TILE_ROWS)
-    tiles = array_of(processed.tensors["pixel_values"])
-    normalize = Normalizer(find_pixel_statistics(image_processing_config_from(TILED), llava.path))
-    wide = np.asarray(resized(np.array(picture(224, 112)), TILE, 2 * TILE))
-    whole = resized(np.array(picture(224, 112)), TILE, TILE)
-    for tile, pixels in zip(tiles, (wide[:, :TILE], wide[:, TILE:], whole), strict=True):
-        wanted = normalize(np.ascontiguousarray(pixels.transpose(2, 0, 1)).reshape(1, 3, -1))
-        assert (tile.reshape(1, 3, -1) == wanted).all()
-
-
-def test_a_small_picture_is_one_tile_without_thumbnail(llava: Checkpoint):
-    processed = native(llava).process_image(picture(50, 50), PLAIN)
-    assert (processed.decision.tiles, processed.decision.has_thumbnail) == ((1, 1), False)
-    assert processed.replacement.rows == TILE_ROWS
-
-
-def test_a_clip_is_a_tile_for_each_frame(llava: Checkpoint):
-    processor = native(llava)
-    assert processor.modalities == {Modality.IMAGE, Modality.VIDEO}
-    assert processor.placeholder_id(Modality.VIDEO) == llava.image_token_id
-    processed = processor.process_video(clip(3), PLAIN)
-    assert processed.tensors["pixel_values"].shape == (3, 3, TILE, TILE)
-    assert processed.replacement.rows == 3 * TILE_ROWS
-    assert (processed.decision.frames, processed.seconds_per_grid) == (3, 1.0)
-
-
-def test_the_tower_gives_as_many_embeddings_of_tiles_as_were_promised(llava: Checkpoint):
-    processor = native(llava)
-    media = [
-        (processor.process_image(picture(224, 112), PLAIN), Modality.IMAGE),
-        (processor.process_image(picture(50, 50), PLAIN), Modality.IMAGE),
-        (processor.process_video(clip(3), PLAIN), Modality.VIDEO),
-    ]
-    assert [len(one) for one in encoded(llava, *media)] == [one.replacement.rows for one, _ in media]
-
-
-@pytest.mark.parametrize(
-    ("options", "tiles"),
-    [
-        (PLAIN, (2, 2)),
-        (PixelOptions(max_pixels=3 * TILE**2), (1, 1)),
-        (PixelOptions(max_tokens=5 * TILE_ROWS), (2, 2)),
-        (PixelOptions(max_tokens=5 * TILE_ROWS - 1), (1, 1)),
-        (PixelOptions(max_tokens=2 * TILE_ROWS), (1, 1)),
-        (PixelOptions(detail=Detail.LOW), (1, 1)),
-        (PixelOptions(min_pixels=2 * TILE**2, detail=Detail.LOW), (1, 2)),
-    ],
-)
-def test_fewer_or_more_tiles_as_asked(llava: Checkpoint, options: PixelOptions, tiles: tuple[int, int]):
-    processed = native(llava, low_detail_tokens=TILE_ROWS).process_image(picture(300, 300), options)
-    assert processed.decision.tiles == tiles
-
-
-def test_high_detail_is_as_many_tiles_as_the_shape_allows(llava: Checkpoint):
-    processor = native(llava)
-    assert processor.process_image(picture(30, 30), PLAIN).decision.tiles == (1, 1)
-    assert processor.process_image(picture(30, 30), PixelOptions(detail=Detail.HIGH)).decision.tiles == (2, 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (PixelOptions(max_pixels=TILE**2 - 1), ("1 tiles", "most 0")),
-        (PixelOptions(max_tokens=TILE_ROWS - 1), ("16 embeddings", "most 0")),
-        (PixelOptions(min_pixels=5 * TILE**2), ("5 tiles", "most 4")),
-    ],
-)
-def test_bounds_that_no_tiles_can_keep_are_refused(llava: Checkpoint, options: PixelOptions, words: tuple[str, ...]):
-    error = refusal(lambda: native(llava).process_image(picture(300, 300), options))
-    assert error.reason is Reason.IMAGE_OPTION_INVALID
-    assert all(word in error.description for word in words), error.description
-
-
-def test_bounds_mean_nothing_to_a_tower_of_one_size(llava: Checkpoint):
-    single = native(llava, {"patch_dim": PATCH, "use_tiling": True, "tile_size": TILE, "vision_model_type": "clip"})
-    error = refusal(lambda: single.process_image(picture(9, 9), PixelOptions(max_pixels=99)))
-    assert "max_pixels" in error.description
-    assert refusal(lambda: single.process_image(picture(9, 9), PixelOptions(max_tokens=15))).reason is (
-        Reason.IMAGE_OPTION_INVALID
-    )
-    assert single.process_image(picture(9, 9), PixelOptions(max_tokens=16, detail=Detail.HIGH)).replacement.rows == 16
-    error = refusal(lambda: single.process_video(clip(2), PixelOptions(min_pixels=9)))
-    assert "min_pixels" in error.description
-
-
-def test_tiles_are_the_picture_itself(llava: Checkpoint):
-    processor = native(llava)
-    made = processor.process_image(picture(224, 112), PLAIN)
-    sent = processor.process_tensors(Tiles(made.tensors["pixel_values"]), Modality.IMAGE)
-    assert (sent.tensors, sent.replacement) == (made.tensors, made.replacement)
-
-
-def tiles(*shape: int, original_size: tuple[int, int] | None = None) -> Tiles:
-    return Tiles(tensor_data_of(np.zeros(shape, np.float32)), original_size)
-
-
-@pytest.mark.parametrize("sent", [tiles(6, 3, TILE, TILE), tiles(1, 3, TILE, 28), tiles(1, 1, TILE, TILE), tiles(5)])
-def test_tiles_of_another_shape_than_the_towers_are_refused(llava: Checkpoint, sent: Tiles):
-    error = refusal(lambda: native(llava).process_tensors(sent, Modality.IMAGE))
-    assert error.reason is Reason.TENSOR_INVALID
-    assert f"3, {TILE}, {TILE}]" in error.description
-
-
-# LLaVA-NeXT
-
-
-def test_a_picture_is_laid_out_as_transformers_does_it(llava_next: Checkpoint):
-    layouts: Any = TILE_LAYOUTS
-    processor = LlavaNextImageProcessor(
-        size={"shortest_edge": TILE}, crop_size={"height": TILE, "width": TILE}, image_grid_pinpoints=layouts
-    )
-    made = [native(llava_next).process_image(picture(*size), PLAIN) for size in ((300, 90), (90, 300), (40, 41))]
-    for size, one in zip(((300, 90), (90, 300), (40, 41)), made, strict=True):
-        outputs = processor(images=[picture(*size)], return_tensors="np")
-        assert (array_of(one.tensors["pixel_values"]) == outputs["pixel_values"]).all()
-        assert (array_of(one.tensors["image_sizes"]) == outputs["image_sizes"]).all()
-        assert one.decision.has_thumbnail
-    rows = [len(one) for one in encoded(llava_next, *((one, Modality.IMAGE) for one in made))]
-    assert rows == [one.replacement.rows for one in made]
-
-
-def test_anyres_takes_tiles_with_their_original_size_and_no_clips(llava_next: Checkpoint):
-    processor = native(llava_next)
-    assert processor.modalities == {Modality.IMAGE}
-    made = processor.process_image(picture(300, 90), PLAIN)
-    pixels = made.tensors["pixel_values"]
-    flat = TensorData(pixels.dtype, pixels.shape[1:], pixels.data)
-    sent = processor.process_tensors(Tiles(flat, (300, 90)), Modality.IMAGE)
-    assert (sent.tensors, sent.replacement) == (made.tensors, made.replacement)
-    for wrong in (Tiles(flat), Tiles(flat, (90, 90)), Tiles(flat, (300, 0)), Tiles(flat, (10**6, 90))):
-        error = refusal(lambda wrong=wrong: processor.process_tensors(wrong, Modality.IMAGE))
-        assert error.reason is Reason.TENSOR_INVALID
-    assert refusal(lambda: processor.process_video(clip(2), PLAIN)).reason is Reason.MODALITY_UNSUPPORTED
-    assert (
-        "grid_pinpoints"
-        in refusal(lambda: processor.process_image(picture(9, 9), PixelOptions(min_pixels=9))).description
-    )
-    assert (
-        "max_tokens" in refusal(lambda: processor.process_image(picture(9, 9), PixelOptions(max_tokens=9))).description
-    )
 
 
 # All

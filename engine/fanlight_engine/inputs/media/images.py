@@ -78,11 +78,11 @@ def inspect(data: bytes, config: EngineConfig) -> ImageFacts:
     """Format and size from the header, judged against the limits. Decodes nothing. Raises MediaError."""
     name = sniff(data)
     if name == "WebP":
-        # Pillow's WebP reader allocates the canvas when it opens a file, so the size is read by hand first.
+        # Pillow's WebP reader allocates the canvas when it opens a file, so the size is read by hand.
         width, height = _webp_size(data)
-        _check_size(width, height, config)
-    with _open(data, name, config) as image:
-        width, height = image.size
+    else:
+        with _open(data, name, config) as image:
+            width, height = image.size
     _check_size(width, height, config)
     return ImageFacts(name, width, height)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from transformers.image_processing_backends import TorchvisionBackend
 from transformers.video_utils import VideoMetadata
 
 from fanlight_engine.config import EngineConfig
@@ -54,6 +55,10 @@ class WrappedProcessor:
         takes_videos = checkpoint.takes_videos and getattr(processor, "video_processor", None) is not None
         if takes_videos and checkpoint.video_token_id is not None:
             self._placeholders[Modality.VIDEO] = checkpoint.video_token_id
+        self._spellings = {
+            modality: str(processor.tokenizer.convert_ids_to_tokens(token_id))
+            for modality, token_id in self._placeholders.items()
+        }
         self._settings = {
             part: json.loads(getattr(processor, part).to_json_string())
             for part in ("image_processor", "video_processor")
@@ -78,7 +83,7 @@ class WrappedProcessor:
         """Through the image processor."""
         arguments = self._size_arguments(self._processor.image_processor, options, Modality.IMAGE)
         try:
-            outputs = self._processor.image_processor(images=[image], return_tensors="pt", **arguments)
+            outputs = self._image_outputs(image, arguments)
             replacement = self._replacement(self._processor.replace_image_token(outputs, 0), Modality.IMAGE)
         except _FOREIGN_ERRORS as error:
             raise MediaError(
@@ -92,6 +97,15 @@ class WrappedProcessor:
             replacement=replacement,
             decision=self._image_decision(image.size, outputs),
         )
+
+    def _image_outputs(self, image: Image.Image, arguments: dict[str, Any]) -> Any:
+        """Processors that work on tensors get the pixels as they lie in memory, channels last: bit for bit the same
+        result as for the picture object, which they would bring into an order that resizes more slowly."""
+        processor = self._processor.image_processor
+        if not isinstance(processor, TorchvisionBackend):
+            return processor(images=[image], return_tensors="pt", **arguments)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        return processor(images=[pixels], input_data_format="channels_first", return_tensors="pt", **arguments)
 
     def choose_frames(self, facts: ClipFacts, sampling: FrameOptions) -> tuple[int, ...]:
         """By the checkpoint's own rule where it has one or the request wants one, else evenly up to the default."""
@@ -244,7 +258,7 @@ class WrappedProcessor:
             refuse_shape(
                 array, (frames * h * w, numbers), "patches.pixels", f"{frames} x {h} x {w} patches in row order"
             )
-            array = row_major_to_tower(array, (frames, h, w), merge, temporal)
+            array = row_major_to_tower(array, (t, h, w), merge, temporal)
         else:
             wanted = (t * h * w, channels * temporal * self._patch_size**2)
             refuse_shape(array, wanted, "patches.pixels", f"a grid of {t} x {h} x {w}, as the vision tower takes it")
@@ -313,6 +327,11 @@ class WrappedProcessor:
         return outputs, MediaDecision(original_size, (side, side), tiles=(columns, rows), has_thumbnail=True)
 
     def _replacement(self, text: str, modality: Modality) -> Replacement:
+        """Most families only repeat the placeholder, thousands of times; the tokenizer is asked about the others."""
+        spelling = self._spellings[modality]
+        rows = len(text) // len(spelling)
+        if rows and text == spelling * rows:
+            return self.replacement_for_rows(rows, modality)
         return replacement_from(self._guarded.encode_trusted(text), self.placeholder_id(modality))
 
 
