@@ -17,7 +17,7 @@ import grpc.aio
 from PIL import Image
 
 from fanlight.errors import FanlightError, error_from_call
-from fanlight.v1 import generation_pb2, inference_pb2
+from fanlight.v1 import generation_pb2, inference_pb2, media_pb2
 from fanlight.v1.inference_pb2_grpc import InferenceServiceStub
 from tests.e2e.pictures import encoded, picture
 
@@ -71,7 +71,7 @@ def text(words: str) -> generation_pb2.Part:
 
 def image(data: bytes) -> generation_pb2.Part:
     """A part that is an image, or claims to be one."""
-    return generation_pb2.Part(image=generation_pb2.Image(data=data))
+    return generation_pb2.Part(image=media_pb2.Image(data=data))
 
 
 def asking(*parts: generation_pb2.Part, model: str | None = None, **sampling: Any) -> inference_pb2.GenerateRequest:
@@ -95,7 +95,7 @@ def from_messages(
 
 def from_tokens(ids: list[int], images: list[bytes]) -> inference_pb2.GenerateRequest:
     """A request of token ids."""
-    sources = [generation_pb2.Image(data=data) for data in images]
+    sources = [media_pb2.Image(data=data) for data in images]
     prompt = generation_pb2.TokensPrompt(ids=ids, images=sources)
     return inference_pb2.GenerateRequest(generation=generation_pb2.Generation(tokens=prompt))
 
@@ -113,7 +113,7 @@ def bad_inputs(image_token_id: int, vocabulary: int, context: int) -> list[BadIn
             "MODEL_NOT_FOUND",
         ),
         BadInput(
-            "an audio part", asking(generation_pb2.Part(audio=generation_pb2.Audio(data=b"RIFF"))),
+            "an audio part", asking(generation_pb2.Part(audio=media_pb2.Audio(data=b"RIFF"))),
             grpc.StatusCode.UNIMPLEMENTED, f"{FIRST_TEXT}.audio", "UNSUPPORTED", ("audio",),
         ),
     ]  # fmt: skip
@@ -136,7 +136,7 @@ def _bad_shapes() -> Iterator[BadInput]:
     yield BadInput("an unknown role", from_messages(hello, stranger), INVALID, f"{messages}[1].role", "FIELD_INVALID")
     yield BadInput("no parts", from_messages(silent), INVALID, f"{messages}[0].parts", "FIELD_REQUIRED")
     yield BadInput("an empty part", asking(generation_pb2.Part()), INVALID, FIRST_TEXT, "FIELD_REQUIRED")
-    no_source = generation_pb2.Part(image=generation_pb2.Image())
+    no_source = generation_pb2.Part(image=media_pb2.Image())
     yield BadInput("an image without a source", asking(no_source), INVALID, FIRST_IMAGE, "FIELD_REQUIRED")
     yield BadInput("no output", nothing_asked, INVALID, "generation.config.output", "FIELD_INVALID")
 
@@ -222,11 +222,15 @@ def _bad_images() -> Iterator[BadInput]:
 
 def png_header(width: int, height: int) -> bytes:
     """A PNG that says it is as large as that, with next to no data."""
+    return png(width, height, png_chunk(b"IDAT", zlib.compress(bytes(64))))
 
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(64))) + chunk(b"IEND", b"")
-    )
+def png(width: int, height: int, *chunks: bytes, color_type: int = 2) -> bytes:
+    """A PNG of these chunks between its header and its end; `color_type` 2 is RGB, 6 RGBA, 0 grey."""
+    header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
+    return b"".join((b"\x89PNG\r\n\x1a\n", png_chunk(b"IHDR", header), *chunks, png_chunk(b"IEND", b"")))
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    """One chunk, with its length and its checksum."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,7 +24,10 @@ from fanlight.channel import channel_options
 from fanlight_engine.client import CoreStatistics
 from fanlight_engine.client_in_process import InProcessClient
 from fanlight_engine.config import EngineConfig
+from fanlight_engine.core.build import build_engine
+from fanlight_engine.core.engine import Engine
 from fanlight_engine.front import Front
+from fanlight_engine.inputs.media.sources.fetch import UrlFetcher
 from fanlight_engine.model.checkpoint import read_checkpoint
 from fanlight_server.default_model import default_model_path
 from fanlight_server.server import FanlightServer, ServerSettings
@@ -101,11 +104,21 @@ def _this_task() -> asyncio.Task[Any]:
 
 
 @asynccontextmanager
-async def serving(model: Path | None = None, **settings: Any) -> AsyncIterator[Served]:
-    """A server on a free port with `settings` of EngineConfig; stopped, and its books checked, at the end."""
+async def serving(
+    model: Path | None = None,
+    *,
+    fetcher: Callable[[EngineConfig], UrlFetcher] | None = None,
+    build: Callable[..., Engine] = build_engine,
+    **settings: Any,
+) -> AsyncIterator[Served]:
+    """A server on a free port with `settings` of EngineConfig; stopped, and its books checked, at the end.
+
+    `fetcher` makes one that reaches a local server; `build` makes a core that somebody watches.
+    """
     checkpoint = read_checkpoint(model or default_model_path())
     config = EngineConfig(**{"torch_threads": 1, **settings})
-    front = Front(config, checkpoint, InProcessClient(config, checkpoint))
+    client = InProcessClient(config, checkpoint, build=build)
+    front = Front(config, checkpoint, client, fetcher(config) if fetcher else None)
     server = FanlightServer(front, ServerSettings(port=0))
     server.bind()
     await server.start()
@@ -142,6 +155,11 @@ class ServerProcess:
             if line.startswith("listening on "):
                 return line.split()[2].rstrip(";")
         raise AssertionError(f"the server ended with {self._process.wait()} before it listened:\n{self.log()}")
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     def log(self) -> str:
         """What it wrote to standard error so far."""
