@@ -4,7 +4,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check gen format show-path train-tiny clean
+.PHONY: demo test check gen format show-path show-media train-tiny clean
 
 $(INSTALLED): pyproject.toml clients/python/pyproject.toml
 	test -x $(PYTHON) || python3 -m venv $(VENV)
@@ -38,6 +38,9 @@ gen: $(INSTALLED)  ## regenerates clients/python/fanlight/v1 from protos/
 
 show-path: $(INSTALLED)  ## measures the bars of the whole path and prints them as a table
 	$(PYTHON) -m tools.show_path
+
+show-media: $(INSTALLED)  ## measures the bars of media and prints them as a table
+	$(PYTHON) -m tools.show_media
 
 train-tiny: $(INSTALLED)  ## trains models/fanlight-tiny (an hour and more), resumes where it was stopped, then measures it
 	$(PYTHON) -m tools.train_tiny

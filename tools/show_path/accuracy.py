@@ -12,7 +12,7 @@ from typing import Any
 from fanlight import AsyncClient
 from fanlight_server.default_model import default_model_path
 from tests.e2e.serving import server_process
-from tools.show_path.table import Figure, judged, not_measurable
+from tools.bars.table import Figure, judged, not_measurable
 from tools.train_tiny.cases import BARS, held_out_cases
 from tools.train_tiny.questions import Turn
 

@@ -5,31 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from tools.bars.commands import run
+from tools.bars.table import Figure, judged
 from tools.check_structure import COUNTED, GENERATED, MOST_LINES, REPOSITORY, tracked_files
-from tools.show_path.table import Figure, judged
 
 MOST_TEST_SECONDS = 600.0
-MOST_COMMAND_SECONDS = 3600.0
 POLICY_CONTRACT = "Policy never imports torch"
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A command that has ended."""
-
-    exit_code: int
-    seconds: float
-    output: str
-
-    @property
-    def last_lines(self) -> str:
-        """The end of what a failed command said."""
-        return "" if self.exit_code == 0 else " | ".join(self.output.strip().splitlines()[-8:])
 
 
 def measure_bar_1() -> Iterator[Figure]:
@@ -60,24 +44,6 @@ def measure_bar_9() -> Iterator[Figure]:
     heavy = [module for module in modules if _imports_torch(module)]
     measured = f"{len(modules)} modules, {len(heavy)} with torch"
     yield judged(9, "policy modules that load torch", measured, "0 with torch", not heavy, ", ".join(heavy))
-
-
-def run(*command: str) -> Done:
-    """Run a command in the repository; its output is kept, and shown when it fails."""
-    print(f"  {' '.join(command)}", file=sys.stderr, flush=True)
-    begun = time.monotonic()
-    done = subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=MOST_COMMAND_SECONDS,
-        check=False,
-    )
-    if done.returncode:
-        print(done.stdout, file=sys.stderr)
-    return Done(done.returncode, time.monotonic() - begun, done.stdout)
 
 
 def _line_counts() -> Iterator[tuple[str, int]]:

@@ -11,7 +11,7 @@ from tests.e2e.asking import Ask
 from tests.e2e.flow import STREAMS, Flow, flow_beside
 from tests.e2e.pictures import large_picture, photograph_of_20_megapixels
 from tests.e2e.serving import server_process
-from tools.show_path.table import Figure, judged
+from tools.bars.table import Figure, judged
 
 RUNS = 5
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 
-from fanlight import Answer
 from fanlight.errors import FanlightError
-from tests.e2e.asking import first_token, long_ask, same_words, whole_answer
+from tests.e2e.asking import long_ask
 from tests.e2e.bad_bytes import bad_bytes, refusal_of_bytes
 from tests.e2e.bad_input import FIRST_IMAGE, BadInput, asking, bad_inputs, image, mismatches, refusal_of
+from tests.e2e.neighbours import Neighbours
 from tests.e2e.pictures import picture
 from tests.e2e.serving import Served, serving
 from tests.e2e.special_tokens import special_tokens, type_token
 from tests.engine.checkpoints import make_llama
-from tools.show_path.commands import run
-from tools.show_path.table import Figure, judged
+from tools.bars.commands import run
+from tools.bars.table import Figure, judged
 
 NEIGHBOUR = long_ask(0, picture(1200), 24)
 
@@ -35,17 +34,17 @@ def measure_bar_7() -> Iterator[Figure]:
 
 async def _measure() -> list[Figure]:
     figures: list[Figure] = []
-    neighbours = _Neighbours()
+    neighbours = Neighbours(NEIGHBOUR)
     async with serving() as served:
         model = await served.client.model()
-        await neighbours.learn(served)
+        await neighbours.learn(served.client)
         rows = bad_inputs(model.special_tokens.image_token_id, model.vocabulary_size, model.context_length)
         for bad in rows:
-            async with neighbours.beside(served):
+            async with neighbours.beside(served.client):
                 refused = await refusal_of(served.channel, bad.request)
             figures.append(_refusal(bad, refused))
         for broken in bad_bytes():
-            async with neighbours.beside(served):
+            async with neighbours.beside(served.client):
                 refused = await refusal_of_bytes(served.address, broken)
             holds = (refused.code, refused.reason) == (broken.code, broken.reason)
             note = "" if holds else f"{refused.reason}: {refused}"
@@ -59,34 +58,6 @@ async def _measure() -> list[Figure]:
         judged(7, "next requests answered", next_ones, "all", neighbours.next_answered == neighbours.count)
     )  # fmt: skip
     return figures
-
-
-class _Neighbours:
-    """A stream beside each bad input, and a request after it."""
-
-    def __init__(self) -> None:
-        self.count = self.unchanged = self.next_answered = 0
-        self._alone: Answer | None = None
-
-    async def learn(self, served: Served) -> None:
-        """What the neighbour answers when it is alone."""
-        self._alone = await NEIGHBOUR.answer(served.client)
-
-    @asynccontextmanager
-    async def beside(self, served: Served) -> AsyncIterator[None]:
-        """A neighbour that is in the middle of its answer when the block begins."""
-        assert self._alone is not None
-        stream = NEIGHBOUR.start(served.client)
-        await first_token(stream)
-        yield
-        self.count += 1
-        self.unchanged += same_words(await whole_answer(stream), self._alone)
-        self.next_answered += (await served.client.generate("Hello", max_new_tokens=1)).usage is not None
-
-    @property
-    def all_unchanged(self) -> bool:
-        """Whether none of them noticed anything."""
-        return self.unchanged == self.count > 0
 
 
 def _refusal(bad: BadInput, refused: FanlightError) -> Figure:
@@ -120,9 +91,9 @@ async def _image_for_text_only() -> Figure:
 
 COUNT_MISMATCH = """
 from fanlight_engine.core.image_mask import ImageMask, MaskMismatchError
-from fanlight_engine.core.messages import ImageInput, MaskRun
+from fanlight_engine.core.messages import MediaInput, MaskRun
 try:
-    ImageMask((ImageInput(b"digest", 4, {}),), (MaskRun(2, 0, 3),), 10)
+    ImageMask((MediaInput(b"digest", 4, {}),), (MaskRun(2, 0, 3),), 10)
 except MaskMismatchError as error:
     print("raises:", error)
 else:

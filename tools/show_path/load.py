@@ -9,7 +9,7 @@ from tests.e2e.caching import page_sharing, same_image_in_requests, same_image_i
 from tests.e2e.crowd import STREAMS, WAYS_TO_GO, CrowdOutcome, disturbed_crowd, whole_crowd
 from tests.e2e.pictures import large_picture, picture
 from tests.e2e.serving import serving
-from tools.show_path.table import Figure, judged
+from tools.bars.table import Figure, judged
 
 TIMES = 10
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.e2e import readme
 from tests.e2e.keepalive import lives_through_pings
 from tests.e2e.serving import server_process
-from tools.show_path.table import Figure, judged
+from tools.bars.table import Figure, judged
 
 SILENCE_SECONDS = 30.0
 

@@ -19,7 +19,7 @@ from tests.engine.parity import (
     run_arrangement,
 )
 from tests.engine.reference import Reference
-from tools.show_path.table import Figure, judged
+from tools.bars.table import Figure, judged
 
 PROMPTS = 200
 

@@ -1,0 +1,137 @@
+"""What every benchmark says beside its figures, and when it says none: machine, versions, load, and spread.
+
+Two things are compared in one run, turn about, round by round. A ratio is that of the medians, and is refused where the
+rounds of either spread too far: a busy machine measures itself. Knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+MAX_SPREAD = 0.2
+"""Largest difference between two rounds, as part of the median, with which a ratio is still given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """One thing's figure in each round; more is better."""
+
+    name: str
+    figures: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The figure to quote."""
+        return statistics.median(self.figures)
+
+    @property
+    def spread(self) -> float:
+        """Largest less smallest, as part of the median."""
+        return (max(self.figures) - min(self.figures)) / self.median
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Ours against theirs in one run, and the ratio that is aimed at."""
+
+    name: str
+    unit: str
+    bar: float
+    ours: Runs
+    theirs: Runs
+
+    @property
+    def spread(self) -> float:
+        """The wider of the two."""
+        return max(self.ours.spread, self.theirs.spread)
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours to theirs; None where the rounds spread too far to say."""
+        return None if self.spread > MAX_SPREAD else self.ours.median / self.theirs.median
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the bar is reached; None where nothing can be said."""
+        return None if self.ratio is None else self.ratio >= self.bar
+
+    def line(self) -> str:
+        """The comparison in one line of text."""
+        figures = f"{self.ours.median:8.2f} {self.theirs.median:8.2f} {self.unit}"
+        if self.ratio is None:
+            return f"{self.name:36} {figures}  no ratio: rounds spread {self.spread:.0%}, over {MAX_SPREAD:.0%}"
+        verdict = f"bar {self.bar:.2f} {'holds' if self.holds else 'FALLS SHORT'}, spread {self.spread:.0%}"
+        return f"{self.name:36} {figures}  ratio {self.ratio:.2f} ({verdict})"
+
+    def facts(self) -> dict[str, Any]:
+        """The comparison as JSON values, rounds included."""
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "bar": self.bar,
+            "ratio": self.ratio,
+            "holds": self.holds,
+            "spread": self.spread,
+            "ours": {"name": self.ours.name, "median": self.ours.median, "rounds": list(self.ours.figures)},
+            "theirs": {"name": self.theirs.name, "median": self.theirs.median, "rounds": list(self.theirs.figures)},
+        }
+
+
+def machine_facts(packages: Sequence[str], threads: int) -> dict[str, Any]:
+    """Processor, cores, threads in use, load and versions: without them a figure means nothing."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        **{package: version(package) for package in packages},
+    }
+
+
+def machine_line(facts: dict[str, Any]) -> str:
+    """The same in one line of text."""
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def write_json(file: Path, content: dict[str, Any]) -> None:
+    """The whole result, for machines."""
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def write_svg(file: Path, title: str, comparisons: Sequence[Comparison]) -> None:
+    """Bars of both medians, with the range of the rounds. Raises SystemExit where matplotlib is missing."""
+    try:
+        from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise SystemExit("--svg needs matplotlib, which is not installed: pip install matplotlib") from None
+    figure = Figure(figsize=(9, 1 + len(comparisons)), layout="tight")
+    axes = figure.subplots()
+    for row, comparison in enumerate(comparisons):
+        for runs, offset, colour in ((comparison.ours, -0.2, "#1b6ca8"), (comparison.theirs, 0.2, "#b0b0b0")):
+            ends = [[runs.median - min(runs.figures)], [max(runs.figures) - runs.median]]
+            axes.barh(row + offset, runs.median, 0.36, color=colour, xerr=ends, label=runs.name if row == 0 else None)
+    axes.set_yticks(range(len(comparisons)), [comparison.name for comparison in comparisons])
+    axes.invert_yaxis()
+    axes.set_xlabel(comparisons[0].unit)
+    axes.set_title(title)
+    axes.legend()
+    figure.savefig(file, format="svg")
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
