@@ -6,9 +6,10 @@ nothing of the model's code; what a checkpoint says reaches `resolve` as plain v
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ ENVIRONMENT_PREFIX = "FANLIGHT_"
 _MEBIBYTE = 1 << 20
 _TRUE_WORDS = ("1", "true", "yes", "on")
 _FALSE_WORDS = ("0", "false", "no", "off")
+_KINDS_IN_WORDS = {"int": "a whole number", "bool": "true or false", "str": "a text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class EngineConfig:
     dtype: str = "auto"
     """Number type of weights and KV cache: float32, bfloat16, float16, or auto (float32 on a CPU, else the model's)."""
     attention: str = "reference"
-    """Attention backend."""
+    """Attention backend; reference, which runs on every device, is the only one."""
     torch_threads: int = 0
     """Threads of one operator in the step loop; 0 leaves torch's own choice."""
     context_length: int = 0
@@ -53,11 +55,15 @@ class EngineConfig:
     """Encoder budget of one step, in embeddings; one medium larger than that is encoded alone. A quarter of it while
     streams decode."""
     vision_cache_bytes: int = 64 * _MEBIBYTE
-    """Image embeddings kept by digest."""
+    """Embeddings of pictures and clips that are kept, so that equal ones are not encoded again."""
     media_workers: int = 2
-    """Threads that decode and preprocess images."""
+    """Threads that decode and preprocess pictures and clips."""
     media_cache_bytes: int = 64 * _MEBIBYTE
-    """Preprocessed images kept by digest."""
+    """Preprocessed pictures and clips that are kept, so that equal ones are not decoded again."""
+    media_memory_bytes: int = 2048 * _MEBIBYTE
+    """Uploads and URLs read for requests that are being prepared, over all of them; more are refused for a moment."""
+    max_request_media_bytes: int = 1024 * _MEBIBYTE
+    """Uploads and URLs read for one request."""
     max_image_bytes: int = 20 * _MEBIBYTE
     """Encoded size of one image."""
     max_image_pixels: int = 50_000_000
@@ -95,11 +101,13 @@ class EngineConfig:
     upload_time_to_live: int = 600
     """Seconds that an upload which was broken off can be resumed."""
     allow_media_urls: bool = False
-    """Fetch media from the URLs that requests name, of the hosts in media_url_hosts."""
+    """Fetch pictures and clips from the URLs that requests name: of the hosts in media_url_hosts, and only where these
+    have public addresses."""
     media_url_hosts: str = ""
-    """Hosts that media may be fetched from, separated by commas; *.example.com stands for every host below it."""
+    """Hosts that pictures and clips may be fetched from, separated by commas; *.example.com stands for every host below
+    it. One that has an address which is not public (loopback, a private network) is never fetched from."""
     media_url_ports: str = "80,443"
-    """Ports that media may be fetched from, separated by commas."""
+    """Ports of these hosts that pictures and clips may be fetched from, separated by commas."""
     media_url_seconds: int = 10
     """Time that fetching one URL may take, redirects included."""
     low_detail_tokens: int = 64
@@ -151,6 +159,8 @@ _RANGES = (
     ("vision_cache_bytes", 0, 1 << 50),
     ("media_workers", 1, 256),
     ("media_cache_bytes", 0, 1 << 50),
+    ("media_memory_bytes", 1, 1 << 50),
+    ("max_request_media_bytes", 1, 1 << 50),
     ("max_image_bytes", 1, 1 << 32),
     ("max_image_pixels", 1, 1 << 32),
     ("max_image_side", 1, 1 << 20),
@@ -211,9 +221,26 @@ def resolve(
     for source, values in layers:
         for name in values:
             if name not in known:
-                raise ConfigError(f"unknown setting {name!r} from {source}; known: {', '.join(sorted(known))}")
+                raise ConfigError(_unknown_setting(name, source, known))
     settings = tuple(_resolve_one(name, str(kind), layers) for name, kind in known.items())
-    return ResolvedConfig(EngineConfig(**{setting.name: setting.value for setting in settings}), settings)
+    config = EngineConfig(**{setting.name: setting.value for setting in settings})
+    if config.frame_manifest_root and not Path(config.frame_manifest_root).is_dir():
+        raise ConfigError(
+            f"frame_manifest_root is {config.frame_manifest_root!r}, which is no directory; name the directory of the "
+            "frames, or leave it empty to turn manifests off"
+        )
+    return ResolvedConfig(config, settings)
+
+
+def _unknown_setting(name: str, source: str, known: Iterable[str]) -> str:
+    """What to say of it, in the spelling of its source: the setting that may have been meant, else all there are."""
+
+    def spelled(one: str) -> str:
+        return ENVIRONMENT_PREFIX + one.upper() if source == "environment" else one
+
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {spelled(close[0])}?" if close else f"known: {', '.join(map(spelled, sorted(known)))}"
+    return f"unknown setting {spelled(name)!r} from {source}; {hint}"
 
 
 def _resolve_one(name: str, kind: str, layers: tuple[tuple[str, dict[str, Any]], ...]) -> Setting:
@@ -233,7 +260,7 @@ def _convert(name: str, kind: str, value: Any, source: str) -> Any:
             pass
     if type(value).__name__ == kind:
         return value
-    raise ConfigError(f"{name} from {source} is {value!r}, a value of type {kind} is needed")
+    raise ConfigError(f"{name} from {source} is {value!r}, {_KINDS_IN_WORDS[kind]} is needed")
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

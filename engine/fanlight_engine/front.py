@@ -18,13 +18,13 @@ from fanlight_engine.client import EngineClient
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import EMBEDDINGS, EncodeRequest, FromCore
 from fanlight_engine.dry_run import EncodedMedia, TextToken, TokenCount
-from fanlight_engine.errors import DuplicateRequestError, EngineStoppedError, OverloadedError
+from fanlight_engine.errors import DuplicateRequestError, EngineStoppedError, InvalidRequestError, OverloadedError
 from fanlight_engine.events import Event
 from fanlight_engine.inputs import tokenization
 from fanlight_engine.inputs.loading import load_inputs
 from fanlight_engine.inputs.media.preprocessing import PreparedMedium
 from fanlight_engine.inputs.media.sources.fetch import UrlFetcher
-from fanlight_engine.inputs.media.sources.resolver import FINGERPRINT_KEY, GRID_KEY, SourceResolver
+from fanlight_engine.inputs.media.sources.resolver import FINGERPRINT_KEY, GRID_KEY, SourceResolver, all_or_first_error
 from fanlight_engine.inputs.media.sources.safetensors_file import write_embeddings
 from fanlight_engine.inputs.media.sources.store import MediaStore
 from fanlight_engine.inputs.preparation import Preparation, PreparedRequest
@@ -109,17 +109,19 @@ class Front:
         """The tokens of a text. Raises RequestError."""
         preparation, detokenizers = self._started()
         preparation.check_model(model)
-        return await self._workers.run_light(
-            tokenization.tokenize, text, parse_special_tokens, preparation.guarded, detokenizers
-        )
+        with self._side_job():
+            return await self._workers.run_light(
+                tokenization.tokenize, text, parse_special_tokens, preparation.guarded, detokenizers
+            )
 
     async def detokenize(self, model: str, ids: Sequence[int], spell_special_tokens: bool = False) -> str:
         """The text of tokens. Raises RequestError."""
         preparation, detokenizers = self._started()
         preparation.check_model(model)
-        return await self._workers.run_light(
-            tokenization.detokenize, ids, spell_special_tokens, self.checkpoint.vocab_size, detokenizers
-        )
+        with self._side_job():
+            return await self._workers.run_light(
+                tokenization.detokenize, ids, spell_special_tokens, self.checkpoint.vocab_size, detokenizers
+            )
 
     async def encode_media(
         self, model: str, parts: Sequence[ImagePart], principal: str = ""
@@ -129,7 +131,8 @@ class Front:
         preparation.check_model(model)
         with self._side_job():
             media = await preparation.prepare_media(parts, principal, self.client.facts)
-            return tuple([await self._encode_one(medium, principal) for medium in media])
+            jobs = [self._encode_one(medium, principal, f"images[{number}]") for number, medium in enumerate(media)]
+            return tuple(await all_or_first_error(jobs))
 
     async def resolve_sources(self, messages: Sequence[Message], principal: str = "") -> tuple[Message, ...]:
         """The messages with uploads and URLs replaced by their bytes. Raises RequestError naming `messages[i]...`."""
@@ -211,9 +214,12 @@ class Front:
         finally:
             running.preparing = None
 
-    async def _encode_one(self, medium: PreparedMedium, principal: str) -> EncodedMedia:
+    async def _encode_one(self, medium: PreparedMedium, principal: str, field: str) -> EncodedMedia:
         """Embeddings leave the core as a tensor, and stay in the store as a safetensors file."""
-        encoded = await self.client.encode(EncodeRequest(f"encode-{uuid4().hex}", medium.input))
+        try:
+            encoded = await self.client.encode(EncodeRequest(f"encode-{uuid4().hex}", medium.input))
+        except InvalidRequestError as error:  # the core does not know how the caller names the picture
+            raise InvalidRequestError(field, error.violations[0].description, error.reason) from error
         fingerprint, grid = f"sha256:{self.checkpoint.fingerprint}", medium.input.grid
         metadata = {FINGERPRINT_KEY: fingerprint, **({GRID_KEY: ",".join(map(str, grid))} if grid else {})}
         file = await self._workers.run_light(write_embeddings, encoded.tensors, metadata)

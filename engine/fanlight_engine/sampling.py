@@ -79,8 +79,8 @@ def refuse_too_long(prompt_tokens: int, context_length: int) -> None:
     if prompt_tokens >= context_length:
         raise InvalidRequestError(
             "prompt",
-            f"it has {prompt_tokens} tokens with its images, the context holds {context_length} for prompt and answer; "
-            f"shorten it to at most {context_length - 1}",
+            f"it has {prompt_tokens} tokens with its media, the context holds {context_length} for prompt and answer; "
+            f"shorten it to at most {context_length - 1}, or show less of its media (max_tokens, num_frames)",
             Reason.PROMPT_TOO_LONG,
         )
 

@@ -88,6 +88,7 @@ class ErrorReason(StrEnum):
     MEDIA_STORE_FULL = "MEDIA_STORE_FULL"
     UPLOAD_OFFSET_WRONG = "UPLOAD_OFFSET_WRONG"
     UPLOAD_REPLACED = "UPLOAD_REPLACED"
+    MEDIA_TOO_LARGE = "MEDIA_TOO_LARGE"
 
 
 CODE_BY_REASON: dict[ErrorReason, grpc.StatusCode] = {
@@ -131,6 +132,7 @@ CODE_BY_REASON: dict[ErrorReason, grpc.StatusCode] = {
     ErrorReason.MEDIA_STORE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorReason.UPLOAD_OFFSET_WRONG: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorReason.UPLOAD_REPLACED: grpc.StatusCode.ABORTED,
+    ErrorReason.MEDIA_TOO_LARGE: grpc.StatusCode.INVALID_ARGUMENT,
 }
 
 _REASON_OF_ENGINE: dict[Reason, ErrorReason] = {
@@ -152,6 +154,7 @@ _REASON_OF_ENGINE: dict[Reason, ErrorReason] = {
     Reason.TOO_MANY_VIDEOS: ErrorReason.TOO_MANY_VIDEOS,
     Reason.TENSOR_INVALID: ErrorReason.TENSOR_INVALID,
     Reason.EMBEDDINGS_MISMATCH: ErrorReason.EMBEDDINGS_MISMATCH,
+    Reason.MEDIA_TOO_LARGE: ErrorReason.MEDIA_TOO_LARGE,
     Reason.MEDIA_NOT_FOUND: ErrorReason.MEDIA_NOT_FOUND,
     Reason.MEDIA_URL_UNAVAILABLE: ErrorReason.MEDIA_URL_UNAVAILABLE,
     Reason.CHAT_TEMPLATE_MISSING: ErrorReason.TEMPLATE_REFUSED,

@@ -52,6 +52,7 @@ class ScriptedMedia(MediaServiceServicer):
         self.answer_digest: str | None = None
         self.garble: bytes | None = None
         self.upload_offsets: list[int] = []
+        self.upload_totals: list[int] = []
         self.upload_chunks: list[int] = []
         self.download_offsets: list[int] = []
         self.questions = 0
@@ -68,6 +69,7 @@ class ScriptedMedia(MediaServiceServicer):
     async def UploadMedia(self, request_iterator: Any, context: Any) -> Any:
         first = await anext(request_iterator)
         self.upload_offsets.append(first.offset)
+        self.upload_totals.append(first.total_bytes)
         if self.refusals:
             code, reason = self.refusals.pop(0)
             await refuse(context, code, "not now", reason)

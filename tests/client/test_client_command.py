@@ -29,8 +29,21 @@ def test_each_line_is_a_turn_and_answers_alone_go_to_standard_output(
     assert chat(monkeypatch, server_thread.address, "hello\n\nagain\n/quit\nnever\n", "--temperature", "0") == 0
     output, errors = capsys.readouterr()
     assert output == "hello\nagain\n"
-    assert errors.count("[40 tokens in (16 image, 8 cached) · 3 out · first token 250 ms · 50 tokens/s]") == 2
-    assert server_thread.scripted.requests[0].setup.config.sampling.HasField("temperature")
+    assert errors.count("[40 tokens in (16 media, 8 cached) · 3 out · first token 250 ms · 50 tokens/s]") == 2
+    sampling = server_thread.scripted.requests[0].setup.config.sampling
+    assert sampling.HasField("temperature")
+    assert sampling.max_new_tokens == 512
+
+
+def test_the_length_of_answers_and_the_server_may_be_chosen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server_thread: ServerThread
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+    assert main([server_thread.address, "--max-new-tokens", "7"]) == 0
+    assert server_thread.scripted.requests[0].setup.config.sampling.max_new_tokens == 7
+    with pytest.raises(SystemExit):
+        main([server_thread.address, "--address", "host:1"])
+    assert f"given twice: {server_thread.address} and --address host:1" in capsys.readouterr().err
 
 
 def test_an_image_goes_with_the_next_message_only(
@@ -42,6 +55,36 @@ def test_an_image_goes_with_the_next_message_only(
     turns = [request.turn for request in server_thread.scripted.requests[1:]]
     assert [len(turn.messages[0].parts) for turn in turns] == [2, 1]
     assert turns[0].messages[0].parts[0].image.data == b"picture"
+
+
+def test_paths_are_quoted_and_several_as_in_a_shell_and_begin_with_a_tilde(
+    monkeypatch: pytest.MonkeyPatch, server_thread: ServerThread, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("a cat.png", "b.png", "it's.png", "c.png"):
+        Path(name).write_bytes(name.encode())
+    commands = ('"a cat.png" b.png', "it's.png", r'~/b.png "~/a cat.png" a\ cat.png', "'c.png'")
+    lines = "".join(f"/image {each}\n" for each in commands)
+    assert chat(monkeypatch, server_thread.address, f"{lines}What?\n") == 0
+    *images, _ = server_thread.scripted.requests[1].turn.messages[0].parts
+    expected = [b"a cat.png", b"b.png", b"it's.png", b"b.png", b"a cat.png", b"a cat.png", b"c.png"]
+    assert [part.image.data for part in images] == expected
+
+
+def test_pictures_of_a_refused_turn_are_said_to_be_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cat.png").write_bytes(b"picture")
+    lines = "/image cat.png\nWhat?\nAnd now?\n/video cat.png\nWhat?\n/image cat.png cat.png\n/video cat.png\nWhat?\n"
+    assert chat(monkeypatch, "127.0.0.1:1", lines) == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert told == [
+        "the picture was left out; send it again",
+        "the clip was left out; send it again",
+        "the pictures and clips were left out; send them again",
+    ]
 
 
 def test_clips_and_urls_go_with_the_next_message_and_a_large_file_by_upload(
@@ -61,7 +104,7 @@ def test_clips_and_urls_go_with_the_next_message_and_a_large_file_by_upload(
 def test_mistakes_are_told_and_the_chat_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server_thread: ServerThread
 ) -> None:
-    lines = "/image\n/video\n/image nowhere.png\n/dance\n/help\nhello\n"
+    lines = '/image\n/video\n/image nowhere.png\n/image "open\n/image ftp://host/a\n/dance\n/help\nhello\n'
     assert chat(monkeypatch, server_thread.address, lines) == 1
     output, errors = capsys.readouterr()
     assert output == "hello\n"
@@ -69,6 +112,8 @@ def test_mistakes_are_told_and_the_chat_goes_on(
         "usage: /image PATH",
         "usage: /video PATH",
         "cannot read nowhere.png: No such file",
+        'cannot read "open: No closing quotation',
+        "only http:// and https:// URLs",
         "no command /dance",
         "/quit",
     ):
@@ -135,12 +180,24 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(server_thread: ServerThread, s
     assert "[interrupted" in errors
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_commands_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
-    output = capsys.readouterr().out
-    for name in ("chat", "serve", "config", "bench", "doctor"):
-        assert f"  {name}" in output
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert set(listed) == {*cli.installed_commands(), "serve"}
     assert cli.main([]) == 2
+
+
+def test_help_says_how_to_get_the_server_only_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat_only = {name: point for name, point in cli.installed_commands().items() if name == "chat"}
+    for commands, told in ((chat_only, True), ({**chat_only, "serve": chat_only["chat"]}, False)):
+        monkeypatch.setattr(cli, "installed_commands", lambda commands=commands: commands)
+        cli.main(["--help"])
+        output = capsys.readouterr().out
+        assert ("serve  serve a vision-language model (pip install fanlight-server)" in output) is told
+        assert ("pip install" in output) is told
+        assert "chat   talk to a running server in the terminal, with pictures and clips\n" in output
 
 
 def test_commands_of_the_server_say_how_to_get_them(

@@ -12,6 +12,7 @@ from fanlight import (
     EncodedImage,
     EncoderUse,
     Grid,
+    InvalidRequest,
     MediaUsage,
     Modality,
     Size,
@@ -87,3 +88,13 @@ def test_usage_tells_each_image(client: Client) -> None:
 def test_values_newer_than_the_client_are_unknown() -> None:
     assert known_member(EncoderUse, events_pb2.EncoderUse, "ENCODER_USE_", 99) is EncoderUse.UNKNOWN
     assert known_member(EncoderUse, events_pb2.EncoderUse, "ENCODER_USE_", 0) is EncoderUse.UNKNOWN
+
+
+async def test_an_id_that_is_no_token_is_refused_before_it_is_sent(
+    client: Client, async_client: AsyncClient, server: ScriptedServer
+) -> None:
+    with pytest.raises(InvalidRequest, match="ids: got -1; takes whole numbers, 0 and above"):
+        client.detokenize([97, -1])
+    with pytest.raises(InvalidRequest) as refused:
+        await async_client.detokenize([97, "b"])  # pyright: ignore[reportArgumentType]
+    assert (refused.value.field, server.requests) == ("ids", [])

@@ -29,8 +29,8 @@ def test_each_source_of_an_image_goes_where_the_contract_has_it(tmp_path: Path) 
     pixels = np.zeros((4, 6), np.float32)
     sources: dict[str, Any] = {
         "data": [file, str(file), b"file", bytearray(b"file"), memoryview(b"file")],
-        "url": ["http://host/a.png", "https://host/a.png"],
-        "digest": [Upload(DIGEST)],
+        "url": ["http://host/a.png", "https://host/a.png", "HTTPS://host/a.png"],
+        "digest": [Upload(DIGEST), DIGEST],
         "embeddings_id": [EncodedImage(DIGEST)],
         "patches": [fanlight.patches(pixels, (2, 2))],
         "tiles": [fanlight.tiles(pixels)],
@@ -60,6 +60,54 @@ def test_each_source_of_a_clip_goes_where_the_contract_has_it() -> None:
     assert frames.fps == 2
     with pytest.raises(TypeError, match=r"what fanlight.video, frames, patches or embeddings make, not a Tiles"):
         build_videos(fanlight.tiles(pixels))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_digest_as_a_string_names_an_upload_wherever_a_file_is_expected() -> None:
+    digest = "sha256:" + "ab" * 32
+    assert build_images(digest.upper())[0].digest == digest
+    assert build_videos(digest)[0].digest == digest
+    assert fanlight.image(digest, max_tokens=64).digest == digest
+    assert fanlight.frames([digest]).frames[0].digest == digest
+    with pytest.raises(FileNotFoundError):  # one digit short: as any other name
+        build_images(digest[:-1])
+
+
+@pytest.mark.parametrize("url", ["ftp://host/a.png", "file:///a.png", "data:image/png;base64,AAAA", "S3://bucket/a"])
+def test_a_url_that_no_server_fetches_is_refused_and_not_taken_for_a_path(url: str) -> None:
+    for make, field in (
+        (build_images, "image.url"),
+        (build_videos, "video.url"),
+        (fanlight.image, "image.url"),
+        (fanlight.video, "video.url"),
+        (lambda source: fanlight.frames([source]), "frame.url"),
+    ):
+        with pytest.raises(InvalidRequest, match="only http:// and https:// URLs; or give a path or bytes") as refused:
+            make(url)
+        assert (refused.value.field, url in refused.value.message) == (field, True)
+
+
+def test_the_error_for_a_long_data_url_is_short() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        build_images("data:image/png;base64," + "A" * 100_000)
+    assert len(refused.value.message) < 200
+
+
+def test_a_path_that_merely_looks_like_a_url_is_still_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a:b.png", "http:a.png", "sha256:a.png"):
+        Path(name).write_bytes(b"file")
+        assert build_images(name)[0].data == b"file"
+
+
+@pytest.mark.parametrize("single", ["clip.mp4", b"clip", bytearray(b"clip"), Path("clip.mp4"), Upload(DIGEST)])
+def test_frames_of_one_file_are_refused_with_where_that_goes(single: Any) -> None:
+    with pytest.raises(TypeError, match="frames takes several pictures; a clip file goes to video="):
+        fanlight.frames(single)
+
+
+def test_frames_of_one_image_object_are_refused_too() -> None:
+    with pytest.raises(TypeError, match=r"got a Image: frames takes several pictures.*is \[picture\]"):
+        fanlight.frames(PillowImage.new("RGB", (2, 2)))  # pyright: ignore[reportArgumentType]
 
 
 def test_options_of_an_image_are_set_and_others_are_not() -> None:
@@ -99,6 +147,20 @@ def test_a_wrong_option_is_refused_by_field(make: Any, field: str) -> None:
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: fanlight.image(b"1", max_tokens=-3), "image.max_tokens: got -3; takes whole numbers, 1 and above"),
+        (lambda: fanlight.video(b"1", num_frames=-1), "video.num_frames: got -1; takes whole numbers, 1 and above"),
+        (lambda: fanlight.frames([b"1"], fps="2"), "frames.fps: got '2'; takes a number"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_a_refused_option_is_told_with_what_it_takes(make: Any, told: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        make()
+    assert refused.value.message == told
+
+
 def test_parts_alternate_and_clips_are_told_from_images() -> None:
     message = user(
         "One",
@@ -129,8 +191,15 @@ def test_a_pillow_image_of_any_mode_becomes_a_png_of_the_same_picture(mode: str)
 
 
 def test_an_array_where_an_image_is_expected_says_what_makes_one() -> None:
-    with pytest.raises(TypeError, match=r"fanlight.patches or fanlight.tiles"):
+    with pytest.raises(TypeError, match=r"fanlight.patches or fanlight.tiles; for an ordinary picture: PIL.Image"):
         build_images([np.zeros((2, 2))])  # pyright: ignore[reportArgumentType]
+
+
+def test_a_picture_of_bytes_where_preprocessed_pixels_are_expected_says_where_it_goes() -> None:
+    with pytest.raises(InvalidRequest, match=r"got uint8; .*; for an ordinary picture: PIL.Image.fromarray\(array\)"):
+        fanlight.tiles(np.zeros((4, 4, 3), np.uint8))
+    with pytest.raises(InvalidRequest, match=r"bfloat16 are taken$"):
+        fanlight.tiles(np.zeros((1, 3, 4, 4), np.float64))
 
 
 class OnlyInterface:

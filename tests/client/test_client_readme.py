@@ -37,6 +37,6 @@ def test_every_example_runs(
             running = eval(compile(code, str(README), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
             if inspect.iscoroutine(running):
                 asyncio.run(running)
-    assert len(examples) >= 7
+    assert len(examples) >= 8
     assert Path("copy.mp4").read_bytes() == b"file clip.mp4"
     assert len(server.requests) > len(examples)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from fanlight import InvalidRequest, assistant, raw_prompt, system, tokens_prompt, user
+from fanlight.fields import unfit_value
 from fanlight.requests import build_config, build_generation, prepare_request
-from fanlight.v1 import generation_pb2
+from fanlight.v1 import generation_pb2, media_pb2
 
 
 class DrawnImage:
@@ -123,9 +124,12 @@ def test_an_unknown_option_is_refused_with_the_likely_one() -> None:
     ("name", "value", "field"),
     [
         ("temperature", "hot", "generation.config.sampling.temperature"),
+        ("temperature", 10**400, "generation.config.sampling.temperature"),
         ("max_new_tokens", -1, "generation.config.sampling.max_new_tokens"),
         ("stop", [3], "generation.config.sampling.stop"),
+        ("stop", "\ud800", "generation.config.sampling.stop"),
         ("stop_token_ids", [2**40], "generation.config.sampling.stop_token_ids"),
+        ("stop_token_ids", 7.5, "generation.config.sampling.stop_token_ids"),
         ("text", "yes", "generation.config.output.text"),
     ],
 )
@@ -133,7 +137,33 @@ def test_a_value_of_the_wrong_kind_is_refused_by_field(name: str, value: Any, fi
     with pytest.raises(InvalidRequest) as refused:
         build_config({name: value})
     assert refused.value.field == field
-    assert repr(value) in refused.value.message
+    assert f"got {repr(value).strip('[]')}; takes " in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("max_new_tokens", -3, "got -3; takes whole numbers, 1 and above"),
+        ("max_new_tokens", 1.5, "got 1.5; takes whole numbers, 1 and above"),
+        ("min_new_tokens", -3, "got -3; takes whole numbers, 0 and above"),
+        ("top_k", 2**31, "got 2147483648; takes whole numbers, 0 to 2147483647"),
+        ("stop_token_ids", [5, -1], "got -1; takes whole numbers, 0 and above"),
+        ("temperature", "hot", "got 'hot'; takes a number"),
+        ("text", "yes", "got 'yes'; takes True or False"),
+    ],
+)
+def test_a_refused_value_is_told_with_what_the_field_takes(name: str, value: Any, told: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        build_config({name: value})
+    assert refused.value.violations[0].description == told
+
+
+def test_every_field_that_callers_set_can_say_what_it_takes() -> None:
+    kinds = (generation_pb2.Sampling, generation_pb2.OutputOptions, media_pb2.Image, media_pb2.Video, media_pb2.Frames)
+    for kind in kinds:
+        for field in kind.DESCRIPTOR.fields:
+            if field.message_type is None and field.enum_type is None and field.default_value != b"":
+                assert "takes" in unfit_value(kind(), field.name, None, field.name).message
 
 
 def test_every_request_gets_an_id_of_its_own() -> None:

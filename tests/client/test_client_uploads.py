@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 from pathlib import Path
 
 import grpc
 import pytest
+from PIL import Image
 from scripted_media import ScriptedMedia, digest_of_bytes
 from scripted_server import ScriptedServer
 
 import fanlight
 from fanlight import AsyncClient, Client, MediaState, Upload, transfers
+from fanlight.media_sources import build_images
 
 MEBIBYTE = 1024 * 1024
 CONTENT = bytes(range(251)) * (5 * MEBIBYTE // 251)
@@ -38,7 +42,39 @@ def test_a_file_is_uploaded_in_chunks_with_its_progress(client: Client, media: S
     assert media.held == {DIGEST: CONTENT}
     assert max(media.upload_chunks) == MEBIBYTE
     assert told[-1] == (len(CONTENT), len(CONTENT))
-    assert [sent for sent, _ in told] == sorted(sent for sent, _ in told)
+    assert [sent for sent, _ in told] == sorted({sent for sent, _ in told})
+
+
+def test_progress_grows_with_each_call_even_over_breaks(client: Client, media: ScriptedMedia) -> None:
+    media.break_uploads_at = [*BREAKS, BREAKS[-1]]
+    told: list[int] = []
+    client.upload(CONTENT, progress=lambda sent, total: told.append(sent))
+    assert told == sorted(set(told))
+    again: list[int] = []
+    client.upload(CONTENT, progress=lambda sent, total: again.append(sent))
+    assert again == [len(CONTENT)]
+
+
+def test_an_image_object_is_uploaded_as_png(client: Client, media: ScriptedMedia) -> None:
+    picture = Image.new("RGB", (3, 2), (200, 100, 50))
+    upload = client.upload(picture)
+    assert upload.digest == digest_of_bytes(build_images(picture)[0].data)
+    with Image.open(io.BytesIO(media.held[upload.digest])) as held:
+        assert (held.format, held.getpixel((0, 0))) == ("PNG", (200, 100, 50))
+
+
+def test_what_is_no_file_is_not_uploaded(client: Client) -> None:
+    with pytest.raises(TypeError, match="path, bytes or an object with a save method, not a int"):
+        client.upload(5)  # pyright: ignore[reportArgumentType]
+
+
+async def test_the_length_of_an_upload_is_told_before_its_bytes(
+    client: Client, async_client: AsyncClient, media: ScriptedMedia
+) -> None:
+    media.break_uploads_at = [MEBIBYTE]
+    await asyncio.to_thread(client.upload, CONTENT)
+    await async_client.upload(b"picture")
+    assert media.upload_totals == [len(CONTENT), len(CONTENT), 7]
 
 
 def test_what_is_held_already_is_not_sent_again(client: Client, media: ScriptedMedia) -> None:
@@ -161,6 +197,17 @@ def test_facts_of_digests_come_in_order(client: Client, media: ScriptedMedia) ->
     assert held.picture_size == fanlight.Size(width=640, height=480)
     assert (partial.state, partial.committed, partial.size) == (MediaState.PARTIAL, 7, None)
     assert absent == fanlight.Media(ABSENT, MediaState.ABSENT)
+
+
+async def test_facts_of_one_handle_or_digest_need_no_list(
+    client: Client, async_client: AsyncClient, media: ScriptedMedia
+) -> None:
+    upload = await async_client.upload(b"picture")
+    for handle in (upload, upload.digest, fanlight.EncodedImage(upload.digest)):
+        (facts,) = await async_client.media(handle)
+        assert (facts.digest, facts.state) == (upload.digest, MediaState.HELD)
+    (again,) = await asyncio.to_thread(client.media, facts)
+    assert again == facts
 
 
 def test_deleting_takes_any_handle_and_says_when_there_was_nothing(client: Client, media: ScriptedMedia) -> None:

@@ -82,15 +82,21 @@ def test_other_variables_of_the_environment_are_not_ours_to_judge() -> None:
     assert resolve(environment=environment).config == EngineConfig()
 
 
-def test_an_unknown_variable_with_our_prefix_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"unknown setting 'pagesize' from environment; known: .*page_size"):
+def test_an_unknown_variable_with_our_prefix_is_refused_with_the_one_that_was_meant() -> None:
+    meant = r"unknown setting 'FANLIGHT_PAGESIZE' from environment; did you mean FANLIGHT_PAGE_SIZE\?$"
+    with pytest.raises(ConfigError, match=meant):
         resolve(environment={"FANLIGHT_PAGESIZE": "16"})
 
 
 @pytest.mark.parametrize("layer", ["flags", "checkpoint"])
-def test_an_unknown_name_is_refused_with_the_known_ones(layer: str) -> None:
-    with pytest.raises(ConfigError, match=r"unknown setting 'pagesize' from \w+; known: .*page_size"):
-        resolve(**{"environment": {}, layer: {"pagesize": 16}})  # pyright: ignore[reportArgumentType]
+def test_an_unknown_name_is_refused_with_the_one_that_was_meant(layer: str) -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'page_siz' from \w+; did you mean page_size\?$"):
+        resolve(**{"environment": {}, layer: {"page_siz": 16}})  # pyright: ignore[reportArgumentType]
+
+
+def test_an_unknown_name_like_no_other_is_refused_with_all_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'zzz' from flag; known: .*page_size"):
+        resolve(flags={"zzz": 1}, environment={})
 
 
 @pytest.mark.parametrize(
@@ -98,9 +104,10 @@ def test_an_unknown_name_is_refused_with_the_known_ones(layer: str) -> None:
     [
         ("pagesize = 16", "unknown setting 'pagesize' from file"),
         ("page_size = ", "is not TOML"),
-        ("page_size = 16.0", "page_size from file is 16.0, a value of type int is needed"),
-        ("page_size = true", "page_size from file is True, a value of type int is needed"),
-        ("prefix_cache = 1", "prefix_cache from file is 1, a value of type bool is needed"),
+        ("page_size = 16.0", "page_size from file is 16.0, a whole number is needed"),
+        ("page_size = true", "page_size from file is True, a whole number is needed"),
+        ("device = 1", "device from file is 1, a text is needed"),
+        ("prefix_cache = 1", "prefix_cache from file is 1, true or false is needed"),
         ("[limits]\npage_size = 16", "unknown setting 'limits'"),
     ],
 )
@@ -122,12 +129,13 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        ({"page_size": "sixteen"}, "page_size from flag is 'sixteen', a value of type int is needed"),
-        ({"prefix_cache": "maybe"}, "prefix_cache from flag is 'maybe', a value of type bool is needed"),
+        ({"page_size": "sixteen"}, "page_size from flag is 'sixteen', a whole number is needed"),
+        ({"prefix_cache": "maybe"}, "prefix_cache from flag is 'maybe', true or false is needed"),
         ({"page_size": 0}, "page_size is 0, it must be between 1 and 1024"),
         ({"page_size": 4096}, "page_size is 4096"),
         ({"max_images": -1}, "max_images is -1"),
         ({"dtype": "int4"}, "dtype is 'int4', it must be one of auto, float32, bfloat16, float16"),
+        ({"frame_manifest_root": "no/such/place"}, "frame_manifest_root is 'no/such/place', which is no directory"),
         ({"max_step_tokens": 8}, r"max_step_tokens \(8\) is below max_running_requests \(32\)"),
     ],
 )

@@ -16,6 +16,7 @@ from transformers import AutoProcessor
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import InvalidRequestError, Reason
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
+from fanlight_engine.inputs.media.abandonment import Abandonment
 from fanlight_engine.inputs.media.pipeline import MediaPipeline
 from fanlight_engine.inputs.media.preprocessing import MediaPreprocessor
 from fanlight_engine.inputs.media.wrapped import WrappedProcessor
@@ -45,15 +46,15 @@ class Media:
         self._prepare = self.preprocessor.prepare
         self.preprocessor.prepare = self._counted  # type: ignore[method-assign]
 
-    def _counted(self, part: MediaPart, digest: bytes):
+    def _counted(self, part: MediaPart, digest: bytes, abandonment: Abandonment | None = None):
         self.begun.set()
         assert self.gate.wait(20)
         self.prepared.append(digest)
-        return self._prepare(part, digest)
+        return self._prepare(part, digest, abandonment)
 
-    async def __call__(self, *pictures: bytes):
+    async def __call__(self, *pictures: bytes, principal: str = ""):
         items = [MediaItem(f"raw.parts[{i}].image", ImagePart(data)) for i, data in enumerate(pictures)]
-        return await self.pipeline.prepare(items, await self.pipeline.inspect(items))
+        return await self.pipeline.prepare(items, await self.pipeline.inspect(items, principal))
 
 
 @pytest.fixture(params=["qwen", "llava"])
@@ -92,6 +93,38 @@ async def test_equal_pixels_in_other_bytes_or_shapes_are_other_images(media: Med
     wide, tall = (encoded(Image.fromarray(array), "PNG") for array in (grey, grey.reshape(100, 30)))
     prepared = await media(wide, tall)
     assert prepared.media[0].input.digest != prepared.media[1].input.digest
+
+
+async def test_callers_share_nothing_that_would_tell_of_each_other(media: Media):
+    mine, yours = await media(png(40, 30), principal="me"), await media(png(40, 30), principal="you")
+    assert mine.media[0].input.digest != yours.media[0].input.digest
+    assert mine.media[0].input.tensors == yours.media[0].input.tensors
+    assert len(media.prepared) == 2
+
+
+async def test_work_that_nobody_waits_for_is_told_so(media: Media):
+    told: list[Abandonment] = []
+    prepare = media._prepare
+
+    def listening(part: MediaPart, digest: bytes, abandonment: Abandonment | None = None):
+        assert abandonment is not None
+        told.append(abandonment)
+        return prepare(part, digest, abandonment)
+
+    media._prepare = listening
+    media.gate.clear()
+    request = asyncio.ensure_future(media(png(40, 30)))
+    await asyncio.to_thread(media.begun.wait, 20)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    media.gate.set()
+    await media(png(40, 30, seed=4))
+    ended: list[str] = []
+    with told[0].ending_with(lambda: ended.append("at once")):
+        assert ended == ["at once"]
+    with told[1].ending_with(lambda: ended.append("never")):
+        assert ended == ["at once"]
 
 
 async def test_digests_depend_on_processor_and_model(qwen: Checkpoint, llava: Checkpoint):

@@ -10,10 +10,18 @@ import pytest
 
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import EMBEDDINGS
-from fanlight_engine.errors import InvalidRequestError, Reason, RequestError, UnknownMediaError, UnsupportedRequestError
+from fanlight_engine.errors import (
+    InvalidRequestError,
+    OverloadedError,
+    Reason,
+    RequestError,
+    UnknownMediaError,
+    UnsupportedRequestError,
+)
+from fanlight_engine.inputs.media.memory_budget import MemoryBudget
 from fanlight_engine.inputs.media.processing import MediaError
 from fanlight_engine.inputs.media.sources.fetch import UrlFetcher
-from fanlight_engine.inputs.media.sources.resolver import SourceResolver, grid_from
+from fanlight_engine.inputs.media.sources.resolver import SourceResolver, grid_from, seconds_from
 from fanlight_engine.inputs.media.sources.safetensors_file import write_embeddings
 from fanlight_engine.inputs.media.sources.store import MediaStore
 from fanlight_engine.inputs.validation import MediaItem
@@ -23,6 +31,7 @@ from fanlight_engine.request import (
     Frames,
     ImagePart,
     ImageSource,
+    MediaPart,
     MediaUrl,
     Patches,
     StoredEmbeddings,
@@ -53,15 +62,20 @@ class Sources:
         config = EngineConfig(**{"max_image_bytes": 100, "max_video_bytes": 200, **settings})  # pyright: ignore
         self.store = MediaStore(config)
         self.workers = Workers(1)
+        self.memory = MemoryBudget(config.media_memory_bytes, config.max_request_media_bytes)
         self.resolver = SourceResolver(config, self.store, Fetched(config), self.workers)
 
     async def image(self, source: ImageSource, principal: str = "me") -> object:
-        (item,) = await self.resolver.resolve([MediaItem("raw.parts[0].image", ImagePart(source))], principal)
-        return item.part.source
+        return (await self.parts(ImagePart(source), principal=principal))[0]
 
     async def video(self, source: VideoSource) -> object:
-        (item,) = await self.resolver.resolve([MediaItem("raw.parts[0].video", VideoPart(source))], "me")
-        return item.part.source
+        return (await self.parts(VideoPart(source)))[0]
+
+    async def parts(self, *parts: MediaPart, principal: str = "me") -> list[object]:
+        names = [f"raw.parts[{i}].{'image' if isinstance(one, ImagePart) else 'video'}" for i, one in enumerate(parts)]
+        items = [MediaItem(name, part) for name, part in zip(names, parts, strict=True)]
+        with self.memory.account() as account:
+            return [item.part.source for item in await self.resolver.resolve(items, principal, account)]
 
     async def kept(self, data: bytes) -> str:
         return (await self.store.put("me", data)).digest
@@ -106,6 +120,14 @@ async def test_embeddings_by_id_bring_their_grid_and_model(sources: Sources):
     assert got == Embeddings({EMBEDDINGS: NUMBERS}, "sha256:ab", (1, 4, 2))
 
 
+async def test_embeddings_of_a_clip_bring_their_time(sources: Sources):
+    metadata = {"model_fingerprint": "sha256:ab", "grid": "2,4,2", "seconds_per_step": "0.25"}
+    file = write_embeddings({EMBEDDINGS: NUMBERS}, metadata)
+    got = await sources.video(StoredEmbeddings(await sources.kept(file)))
+    assert got == Embeddings({EMBEDDINGS: NUMBERS}, "sha256:ab", (2, 4, 2), 0.25)
+    assert [seconds_from(text) for text in ("", "x", "0", "-1", "nan", "inf", "1e-3")] == [None] * 6 + [0.001]
+
+
 async def test_what_is_not_held_or_held_for_others_is_not_found(sources: Sources):
     digest = await sources.kept(b"mine")
     for source, principal in ((StoredMedia(digest), "you"), (StoredMedia("sha256:" + "0" * 64), "me")):
@@ -135,12 +157,39 @@ async def test_a_server_that_fetches_nothing_says_so():
 
 
 async def test_the_first_failure_ends_the_request(sources: Sources):
-    items = [
-        MediaItem("a", ImagePart(b"fine")),
-        MediaItem("b", ImagePart(StoredMedia(f"sha256:{hashlib.sha256().hexdigest()}"))),
-    ]
-    with pytest.raises(RequestError, match=r"^b: "):
-        await sources.resolver.resolve(items, "me")
+    missing = ImagePart(StoredMedia(f"sha256:{hashlib.sha256().hexdigest()}"))
+    with pytest.raises(RequestError, match=r"^raw\.parts\[1\]\.image: "):
+        await sources.parts(ImagePart(b"fine"), missing)
+    assert sources.memory.used == 0
+
+
+async def test_frames_are_judged_together(sources: Sources):
+    with pytest.raises(InvalidRequestError, match="its frames have 270 encoded bytes, at most 200") as caught:
+        await sources.video(Frames((bytes(90),) * 3))
+    assert caught.value.reason is Reason.VIDEO_TOO_LARGE
+
+
+async def test_what_is_read_for_one_request_is_bounded_before_it_is_read():
+    made = Sources(max_request_media_bytes=100)
+    clip = VideoPart(StoredMedia(await made.kept(bytes(60))))
+    assert await made.parts(clip) == [bytes(60)]
+    with pytest.raises(InvalidRequestError, match=r"raw\.parts\[1\]\.video: .* 120 bytes, at most 100") as caught:
+        await made.parts(clip, clip)
+    assert caught.value.reason is Reason.MEDIA_TOO_LARGE
+    assert made.memory.used == 0
+    made.workers.close()
+
+
+async def test_what_is_read_for_all_requests_is_bounded_and_given_back():
+    made = Sources(media_memory_bytes=100)
+    part = VideoPart(StoredMedia(await made.kept(bytes(60))))
+    with made.memory.account() as account:
+        await made.resolver.resolve([MediaItem("raw.parts[0].video", part)], "me", account)
+        with pytest.raises(OverloadedError):
+            await made.parts(part)
+    assert await made.parts(part) == [bytes(60)]
+    assert made.memory.used == 0
+    made.workers.close()
 
 
 @pytest.mark.parametrize("text", ["", "1,2", "1,2,3,4", "a,b,c", "-1,2,3", "1,,2", "1,2,99999999999"])

@@ -18,6 +18,7 @@ from transformers.video_utils import load_video
 
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import Reason
+from fanlight_engine.inputs.media.abandonment import Abandonment
 from fanlight_engine.inputs.media.processing import ClipFacts, MediaError
 from fanlight_engine.inputs.media.video import decode, reader
 from fanlight_engine.inputs.media.video.container import ClipMeasures, measure, open_clip, times_from_first
@@ -290,3 +291,17 @@ def test_the_wheel_of_pyav_has_the_decoders_that_are_allowed():
     from fanlight_engine.inputs.media.video.container import DECODERS
 
     assert [name for name in DECODERS if not av.Codec(name, "r").is_decoder] == []
+
+
+def test_a_decode_that_nobody_waits_for_ends_at_once():
+    """Its process is gone before a frame of it was sent."""
+    abandonment = Abandonment()
+
+    def leave(facts: ClipFacts) -> range:
+        abandonment.abandon()
+        return range(facts.frame_count)
+
+    with pytest.raises(MediaError):
+        decode_clip(clips.clip(20, (64, 48), 10), leave, CONFIG, abandonment)
+    with pytest.raises((MediaError, RuntimeError)):
+        decode_clip(clips.clip(20, (64, 48), 10), lambda facts: range(facts.frame_count), CONFIG, abandonment)

@@ -59,7 +59,7 @@ def test_without_a_rate_nobody_knows_the_times():
 def test_only_chosen_pictures_are_decoded():
     source = Frames((encoded(0), b"broken", encoded(2)), fps=1.0)
     assert len(clip_of_frames(source, lambda _: [0, 2], CONFIG).frames) == 2
-    with pytest.raises(MediaError, match="frame 1: it is no image") as caught:
+    with pytest.raises(MediaError, match="it is no image") as caught:
         clip_of_frames(source, all_frames, CONFIG)
     assert caught.value.reason is Reason.IMAGE_UNREADABLE
 
@@ -248,7 +248,7 @@ def test_limits_hold_for_manifests(root: Path):
     size = (root / "clip" / "0.png").stat().st_size
     with pytest.raises(MediaError, match=rf"frame_paths\[0\] has {size} bytes, at most {size - 1} are allowed"):
         clip_of_manifest(manifest(*FOUR), FrameOptions(), allowing(root, max_image_bytes=size - 1))
-    with pytest.raises(MediaError, match="frame 0: it has 64 x 48 pixels"):
+    with pytest.raises(MediaError, match=r"frame_paths\[0\]: it has 64 x 48 pixels"):
         clip_of_manifest(manifest(*FOUR), FrameOptions(), allowing(root, max_image_pixels=3071))
 
 

@@ -80,7 +80,7 @@ def test_a_time_of_the_middle_of_a_long_clip_survives_the_32_bits_of_a_request()
 
 
 def test_a_start_beyond_the_end_says_where_the_clip_ends():
-    with pytest.raises(MediaError, match=r"start is 2\.5 seconds, the clip ends at 2\.000") as caught:
+    with pytest.raises(MediaError, match=r"start is 2\.5 seconds, the clip ends at 2;") as caught:
         window_of(facts(20), FrameOptions(start=2.5))
     assert caught.value.reason is Reason.VIDEO_OPTION_INVALID
 
@@ -145,7 +145,7 @@ def test_options_in_range_pass(options: FrameOptions):
 def test_seconds_mean_nothing_for_frames_without_a_rate(name: str, options: FrameOptions):
     validate_sampling_of_frames(Frames((b"",), fps=2.0), options)
     validate_sampling_of_frames(Frames((b"",)), FrameOptions(num_frames=1))
-    with pytest.raises(MediaError, match=f"{name} cannot be used: these frames came without a rate") as caught:
+    with pytest.raises(MediaError, match=f"{name} needs frames with a rate") as caught:
         validate_sampling_of_frames(Frames((b"",)), options)
     assert caught.value.reason is Reason.VIDEO_OPTION_INVALID
 

@@ -61,7 +61,7 @@ def test_an_untouched_picture_is_what_the_processor_makes_of_it(qwen: Checkpoint
         (PixelOptions(max_tokens=7), 7),
         (PixelOptions(max_tokens=1), 1),
         (PixelOptions(detail=Detail.LOW), 6),
-        (PixelOptions(detail=Detail.HIGH), 64),
+        (PixelOptions(max_tokens=30, detail=Detail.HIGH), 30),
         (PixelOptions(max_pixels=10**9), 64),
     ],
 )
@@ -78,6 +78,30 @@ def test_min_pixels_scales_up(qwen: Checkpoint):
     assert few < 30 <= more
 
 
+def test_bounds_hold_for_thin_pictures_too(qwen: Checkpoint):
+    """The processor itself rounds past them."""
+    made = wrapped(qwen, low_detail_tokens=6)
+    thin = Image.new("RGB", (2800, 28))
+    for options, most in ((PixelOptions(max_pixels=4 * CELL), 4), (PixelOptions(detail=Detail.LOW), 6)):
+        assert made.process_image(thin, options).replacement.rows <= most
+    size = made.process_video(clip(2, (1400, 14)), PixelOptions(max_pixels=4 * CELL)).decision.resized_size
+    assert size is not None
+    assert size[0] * size[1] <= 4 * CELL
+
+
+def test_high_detail_takes_what_the_model_can_take(qwen: Checkpoint):
+    made, small = wrapped(qwen), Image.new("RGB", (100, 80))
+    by_itself = made.process_image(small, PixelOptions()).replacement.rows
+    assert by_itself * 3 < made.process_image(small, PixelOptions(detail=Detail.HIGH)).replacement.rows <= 64
+
+
+def test_options_only_narrow_what_the_model_does_by_itself(qwen: Checkpoint):
+    made, small = wrapped(qwen), Image.new("RGB", (30, 30))
+    by_itself = made.process_image(small, PixelOptions()).replacement.rows
+    for options in (PixelOptions(min_pixels=1), PixelOptions(max_pixels=10**9)):
+        assert made.process_image(small, options).replacement.rows == by_itself
+
+
 def test_what_no_size_can_give_is_refused_with_the_numbers(qwen: Checkpoint):
     made = wrapped(qwen)
     error = refusal(lambda: made.process_image(PICTURE, PixelOptions(min_pixels=10**8)))
@@ -86,8 +110,9 @@ def test_what_no_size_can_give_is_refused_with_the_numbers(qwen: Checkpoint):
     error = refusal(lambda: made.process_image(PICTURE, PixelOptions(max_pixels=5)))
     assert error.reason is Reason.IMAGE_OPTION_INVALID
     assert str(CELL) in error.description
-    error = refusal(lambda: made.process_image(Image.new("RGB", (2000, 12)), PixelOptions(max_tokens=2)))
-    assert "max_tokens allows 2" in error.description
+    thin = Image.new("RGB", (100, 90))
+    error = refusal(lambda: made.process_image(thin, PixelOptions(min_pixels=5 * CELL, max_pixels=5 * CELL)))
+    assert (error.reason, error.below) == (Reason.IMAGE_OPTION_INVALID, ".min_pixels")
 
 
 def test_an_encoder_of_one_size_refuses_bounds_but_not_wishes(llava: Checkpoint):
@@ -132,6 +157,7 @@ def test_frames_are_chosen_as_asked_and_never_more_than_there_are(qwen: Checkpoi
     assert made.choose_frames(few, FrameOptions(num_frames=12)) == (0, 1, 2)
     for asked in range(1, 9):
         assert 1 <= len(made.choose_frames(facts, FrameOptions(num_frames=asked))) <= asked
+    assert len(made.choose_frames(clip(15).facts, FrameOptions(fps=0.1))) == 1
     error = refusal(lambda: made.choose_frames(facts, FrameOptions(fps=10.0)))
     assert error.reason is Reason.VIDEO_OPTION_INVALID
     assert "at most 20" in error.description
@@ -163,6 +189,20 @@ def test_patches_in_row_order_are_put_into_the_towers_order(qwen: Checkpoint):
     rows = tower[:, :, :, :, :, 0].transpose(0, 2, 1, 3, 4, 5, 6).reshape(h * w, 3 * 14 * 14)
     patches = Patches(tensor_data_of(rows), (1, h, w), PatchLayout.ROW_MAJOR)
     assert made.process_tensors(patches, Modality.IMAGE).tensors == processed.tensors
+
+
+@pytest.mark.parametrize("frames", [2, 4])
+def test_clips_come_as_patches_in_row_order_with_all_frames_or_one_per_step(qwen: Checkpoint, frames: int):
+    """Two steps in time of two frames each; one frame for a step stands for both."""
+    made, (t, h, w) = wrapped(qwen), (2, 4, 6)
+    rows = np.random.default_rng(3).standard_normal((frames * h * w, 3 * 14 * 14)).astype(np.float32)
+    patches = Patches(tensor_data_of(rows), (t, h, w), PatchLayout.ROW_MAJOR)
+    processed = made.process_tensors(patches, Modality.VIDEO)
+    tower = array_of(processed.tensors["pixel_values_videos"]).reshape(t, h // 2, w // 2, 2, 2, 3, 2, 14, 14)
+    assert (processed.replacement.rows, processed.decision.grid) == (t * h * w // 4, (t, h, w))
+    in_order = tower.transpose(0, 6, 1, 3, 2, 4, 5, 7, 8).reshape(t, 2, h * w, 3 * 14 * 14)
+    given = rows.reshape(t, frames // t, h * w, 3 * 14 * 14)
+    assert (in_order == np.broadcast_to(given, in_order.shape)).all()
 
 
 def test_tiles_are_what_a_tower_of_one_size_takes(llava: Checkpoint):

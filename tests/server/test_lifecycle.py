@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from fanlight.v1 import model_pb2, server_pb2
-from fanlight_server.addresses import is_loopback
+from fanlight_server.addresses import is_loopback, why_not_free
 from fanlight_server.server import SERVICES, FanlightServer, PortTakenError, ServerSettings
 from tests.server.conftest import Served, start_server, stop_server
 from tests.server.messages import generate, kinds, refusal, rest_of, setup, stream, turn
@@ -203,6 +204,15 @@ async def test_a_taken_port_fails_before_anything_is_loaded(served: Served) -> N
     with pytest.raises(PortTakenError, match=str(served.server.port)):
         second.bind()
     await second.stop()
+
+
+def test_a_port_is_free_until_somebody_listens_on_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert why_not_free("127.0.0.1", port) == "Address already in use"
+    assert why_not_free("127.0.0.1", port) is None
+    assert why_not_free("127.0.0.1", 0) is None
+    assert why_not_free("192.0.2.1", 0) == "Cannot assign requested address"
 
 
 def test_only_this_machine_reaches_loopback() -> None:

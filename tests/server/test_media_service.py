@@ -10,7 +10,7 @@ import pytest
 from fanlight.v1 import media_pb2, media_service_pb2
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.dry_run import EncodedMedia
-from fanlight_engine.errors import InvalidRequestError, Reason
+from fanlight_engine.errors import InvalidRequestError, MediaStoreError, Reason, StoreFullError, UploadTooLargeError
 from fanlight_engine.request import ImagePart, Modality, PixelOptions, StoredMedia
 from tests.server.conftest import Served, start_server, stop_server
 from tests.server.messages import refusal, rest_of
@@ -154,6 +154,45 @@ async def test_images_that_cannot_be_encoded_are_named(served: Served) -> None:
     images = [media_pb2.Image(data=b"a")]
     refused = await refusal(served.media.EncodeImages(media_service_pb2.EncodeImagesRequest(images=images)))
     assert (refused.code, refused.reason, refused.fields) == (INVALID, "IMAGE_UNDECODABLE", ["images[0]"])
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "reason", "told"),
+    [
+        (
+            EngineConfig(media_store_bytes=10),
+            UploadTooLargeError("an upload"),
+            "UPLOAD_TOO_LARGE",
+            "10 bytes of media_store_bytes",
+        ),
+        (
+            EngineConfig(max_image_bytes=7, max_video_bytes=8),
+            UploadTooLargeError("an upload"),
+            "UPLOAD_TOO_LARGE",
+            "8 bytes of max_video_bytes",
+        ),
+        (
+            EngineConfig(),
+            StoreFullError("all of it is in use; try again later"),
+            "MEDIA_STORE_FULL",
+            "all of it is in use",
+        ),
+    ],
+    ids=["small store", "small files", "full store"],
+)
+async def test_embeddings_that_cannot_be_held_are_not_called_an_upload(
+    config: EngineConfig, error: MediaStoreError, reason: str, told: str
+) -> None:
+    tight = await start_server(ScriptedBackend(config=config))
+    await tight.server.load()
+    tight.backend.refusal = error
+    request = media_service_pb2.EncodeImagesRequest(images=[media_pb2.Image(data=b"a")])
+    refused = await refusal(tight.media.EncodeImages(request))
+    assert refused.reason == reason
+    assert refused.text.startswith("the embeddings cannot be held: ")
+    assert told in refused.text
+    assert "upload" not in refused.text
+    await stop_server(tight)
 
 
 async def test_a_server_without_a_store_says_so() -> None:

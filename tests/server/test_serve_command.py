@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import socket
 import subprocess
 import sys
 from dataclasses import fields
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from fanlight_engine.config import EngineConfig, resolve
-from fanlight_server.cli.serve import main, notices
+from fanlight_server.cli.notices import notices
+from fanlight_server.cli.serve import main
 from fanlight_server.cli.settings import add_setting_flags, settings_table, typed_settings
 from fanlight_server.default_model import default_model_path
 
@@ -57,9 +59,22 @@ def test_settings_that_reach_beyond_the_process_are_told() -> None:
             frame_manifest_root="frames",
         )
     )
-    assert "example.com, *.example.org; ports 80,443" in fetching
+    assert "example.com, *.example.org; ports 80,443; public addresses only" in fetching
     assert "uploads" in keeping
     assert "frames" in framing
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "[fd00::1]", "localhost", "a.LOCALHOST"]
+)
+def test_a_host_that_is_never_fetched_from_is_told(host: str) -> None:
+    _, private = notices(EngineConfig(allow_media_urls=True, media_url_hosts=f"example.com,{host},93.184.215.14"))
+    assert private == f"note: {host} in media_url_hosts is not a public address and is never fetched"
+
+
+def test_hosts_without_fetching_are_told_to_do_nothing() -> None:
+    (idle,) = notices(EngineConfig(media_url_hosts="example.com"))
+    assert "allow_media_urls is off: no URL is fetched" in idle
 
 
 def test_the_table_shows_what_was_chosen_first_with_its_source() -> None:
@@ -75,10 +90,15 @@ def test_the_table_shows_what_was_chosen_first_with_its_source() -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "told"),
     [
-        (["--page-size", "many"], 2, "page_size from flag is 'many'"),
+        (["--page-size", "many"], 2, "page_size from flag is 'many', a whole number is needed"),
         (["--page-size", "0"], 2, "page_size is 0, it must be between"),
         (["--config", "missing.toml"], 2, "missing.toml cannot be read"),
         (["--host", "0.0.0.0"], 2, "--insecure"),
+        (
+            ["--frame-manifest-root", "no/such/place"],
+            2,
+            "frame_manifest_root is 'no/such/place', which is no directory",
+        ),
         (["--allow-media-urls"], 2, "media_url_hosts is empty"),
         (["no/such/checkpoint"], 4, "no/such/checkpoint is no directory"),
     ],
@@ -99,6 +119,35 @@ def test_unknown_and_malformed_flags_are_usage_errors(argv: list[str], capsys: p
         main(argv)
     assert stopped.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [(["--page-siz", "3"], "--page-size"), (["--max_images=3"], "--max-images")], ids=["two", "one"]
+)
+def test_a_flag_typed_wrongly_is_told_the_one_that_was_meant(
+    typed: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(typed)
+    *usage, told = capsys.readouterr().err.splitlines()
+    assert told == f"fanlight serve: error: unrecognized arguments: {typed[0]}; did you mean {meant}?"
+    assert len(usage) == 1
+
+
+def test_a_taken_port_is_told_in_one_line_before_anything_heavy_is_imported() -> None:
+    script = (
+        "import sys\nfrom fanlight_server.cli.serve import main\n"
+        "code = main(['--port', sys.argv[1]])\n"
+        "assert not {'torch', 'transformers', 'grpc', 'numpy'} & set(sys.modules), 'heavy'\n"
+        "sys.exit(code)"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-c", script, port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    (told,) = done.stderr.splitlines()
+    assert told.startswith(f"fanlight serve: cannot listen on 127.0.0.1, port {port}: Address already in use; choose")
 
 
 def test_help_imports_nothing_heavy() -> None:

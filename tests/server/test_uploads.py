@@ -62,6 +62,7 @@ async def test_a_file_in_chunks_without_a_digest_is_held_under_its_digest(served
     assert (response.media.state, response.media.size_bytes) == (HELD, len(FILE))
     assert not response.was_held
     assert response.media.time_to_live.ToTimedelta().total_seconds() == pytest.approx(3600, abs=5)
+    assert response.media.time_to_live.nanos == 0
     assert (await status_of(served, digest_of(FILE))).state == HELD
 
 

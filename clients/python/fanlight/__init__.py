@@ -3,7 +3,7 @@
     from fanlight import Client
 
     with Client("localhost:50051") as client:
-        for piece in client.stream("What is it?", images=["cat.jpg"]):
+        for piece in client.stream("What is it?", images=["cat.jpg"], max_new_tokens=256):
             print(piece, end="", flush=True)
 
 AsyncClient is the same for asyncio. The messages of the contract are in fanlight.v1. Errors are drawn as a tree in

@@ -21,7 +21,7 @@ from fanlight.channel import DEFAULT_ADDRESS, channel_options
 from fanlight.client import ClientBase
 from fanlight.counting import TextToken, TokenCount, read_text_tokens, read_token_count
 from fanlight.errors import translated_errors
-from fanlight.handles import EncodedImage, Handle, Media, Upload, digest_of, read_encoded_image
+from fanlight.handles import EncodedImage, Handle, Media, Upload, digest_of, digests_of, read_encoded_image
 from fanlight.media_sources import Images
 from fanlight.media_store import AsyncMediaStore
 from fanlight.requests import Message, Options, Prompt, PromptOptions, RequestOptions, build_setup
@@ -101,9 +101,9 @@ class AsyncClient(ClientBase):
         """As `Client.upload`."""
         return await self._media_store.upload(ByteSource(source), self._deadline(timeout), progress)
 
-    async def media(self, handles: Iterable[Handle], *, timeout: float | None = None) -> list[Media]:
+    async def media(self, handles: Handle | Iterable[Handle], *, timeout: float | None = None) -> list[Media]:
         """As `Client.media`."""
-        return await self._media_store.find([digest_of(each) for each in handles], self._deadline(timeout))
+        return await self._media_store.find(digests_of(handles), self._deadline(timeout))
 
     async def delete_media(self, handle: Handle, *, timeout: float | None = None) -> None:
         """As `Client.delete_media`."""
@@ -179,9 +179,7 @@ class AsyncClient(ClientBase):
         timeout: float | None = None,
     ) -> str:
         """As `Client.detokenize`."""
-        request = model_pb2.DetokenizeRequest(
-            model=model or self._model, ids=ids, spell_special_tokens=spell_special_tokens
-        )
+        request = self._prepare_detokenizing(ids, model, spell_special_tokens)
         with translated_errors():
             return (await self._models.Detokenize(request, timeout=self._timeout_or(timeout))).text
 

@@ -1,4 +1,4 @@
-"""`fanlight chat`: a conversation in the terminal, streamed, with images and clips. Works with a pipe for input, too.
+"""`fanlight chat`: a conversation in the terminal, streamed, with pictures and clips. Works with a pipe for input, too.
 
 Answers go to standard output; everything else (prompts, usage, errors) to standard error, so that a pipe gets answers
 alone. Ctrl-C while an answer arrives stops that answer; a second time, and at the prompt, it leaves. What was said is
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -22,16 +23,17 @@ from fanlight.channel import DEFAULT_ADDRESS
 from fanlight.chat import Chat, Turn
 from fanlight.client import Client
 from fanlight.errors import FanlightError, Unavailable
-from fanlight.media_sources import URL_SCHEMES, image, video
+from fanlight.media_sources import image, video
 from fanlight.requests import Message, Options, assistant, build_messages, system
 from fanlight.v1.media_pb2 import Image, Video
 
 INTERRUPTED_STATUS = 130
+MAX_NEW_TOKENS = 512
 HELP = """\
-/image PATH   show the model a picture with your next message; a URL, if the server fetches those
-/video PATH   show the model a clip, likewise
-/help         this text
-/quit         leave (so does Ctrl-D; Ctrl-C stops an answer)"""
+/image PATH...   show the model pictures with your next message; URLs, if the server fetches those
+/video PATH...   show the model clips, likewise
+/help            this text
+/quit            leave (so does Ctrl-D; Ctrl-C stops an answer)"""
 
 
 def main(argv: list[str]) -> int:
@@ -61,13 +63,24 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """Parses the options; argparse reports mistakes and leaves."""
     parser = argparse.ArgumentParser(prog="fanlight chat", description="Talk to a running server.", epilog=HELP)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--address", default=DEFAULT_ADDRESS, help="host:port of the server (default: %(default)s)")
+    parser.add_argument("server", nargs="?", metavar="HOST:PORT", help=f"the server (default: {DEFAULT_ADDRESS})")
+    parser.add_argument("--address", metavar="HOST:PORT", help="the same as an option")
     parser.add_argument("--model", help="name of the model (default: the server's)")
     parser.add_argument("--system", metavar="TEXT", help="instructions for the whole conversation")
-    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="most tokens of an answer")
+    parser.add_argument(
+        "--max-new-tokens",
+        type=int,
+        default=MAX_NEW_TOKENS,
+        metavar="N",
+        help="most tokens of an answer (default: %(default)s)",
+    )
     parser.add_argument("--temperature", type=float, metavar="T", help="0 always picks the likeliest token")
     parser.add_argument("--seed", type=int, metavar="N", help="makes sampling repeatable")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.server and arguments.address:
+        parser.error(f"the server is given twice: {arguments.server} and --address {arguments.address}")
+    arguments.address = arguments.server or arguments.address or DEFAULT_ADDRESS
+    return arguments
 
 
 class TerminalChat:
@@ -94,19 +107,29 @@ class TerminalChat:
             if line == "/help":
                 say(HELP)
             elif command in ("/image", "/video"):
-                self.attach(command, "".join(argument))
+                self.attach_all(command, "".join(argument))
             elif line.startswith("/"):
                 say(f"there is no command {command}; /help lists them")
             elif line:
                 self.ask(line)
         return 1 if self._unanswered else 0
 
+    def attach_all(self, command: str, argument: str) -> None:
+        """Attaches what the argument of a command names."""
+        try:
+            places = split_places(argument)
+        except ValueError as error:
+            say(f"cannot read {argument}: {error}; quote names with blanks or quotes in them")
+            self._unanswered += 1
+            return
+        if not places:
+            say(f"usage: {command} PATH or {command} URL, one or more; quote names with blanks in them")
+        for place in places:
+            self.attach(command, place)
+
     def attach(self, command: str, place: str) -> None:
         """Reads a picture or a clip that goes with the next message; a large one is uploaded when that is sent."""
-        if not place:
-            say(f"usage: {command} PATH or {command} URL")
-            return
-        source = place if place.startswith(URL_SCHEMES) else Path(place).expanduser()
+        source = os.path.expanduser(place)
         try:
             if command == "/image":
                 self._pending_images.append(image(source))
@@ -115,6 +138,8 @@ class TerminalChat:
         except OSError as error:
             say(f"cannot read {place}: {error.strerror or error}")
             self._unanswered += 1
+        except FanlightError as error:
+            self.report(error)
         else:
             say(dim(f"{Path(place).name} goes with your next message", sys.stderr))
 
@@ -131,6 +156,7 @@ class TerminalChat:
             self.remember(build_messages(text, images, videos), turn)
         except FanlightError as error:
             self.report(error)
+            tell_left_out(len(images), len(videos))
 
     def remember(self, said: list[Message], turn: Turn) -> None:
         """Keeps the exchange for a chat that has to be opened again, and prints what it took."""
@@ -193,6 +219,25 @@ def read_lines() -> Iterator[str]:
             return
 
 
+def split_places(argument: str) -> list[str]:
+    """The paths and URLs that the argument of a command names, quoted as in a shell; the name of a file as it is, too.
+
+    Raises ValueError for a quote that is not closed.
+    """
+    if os.path.isfile(os.path.expanduser(argument)):
+        return [argument]
+    return shlex.split(argument)
+
+
+def tell_left_out(images: int, videos: int) -> None:
+    """Says that pictures and clips of a message without an answer do not go with the next one."""
+    kinds = [kind for kind, count in (("picture", images), ("clip", videos)) if count]
+    if images + videos == 1:
+        say(f"the {kinds[0]} was left out; send it again")
+    elif kinds:
+        say(f"the {' and '.join(f'{kind}s' for kind in kinds)} were left out; send them again")
+
+
 def closing_line(reason: FinishReason | None, usage: Usage | None) -> str:
     """One line about an answer: how it ended unless as usual, and what it took."""
     parts = [] if reason in (FinishReason.STOP, FinishReason.STOP_SEQUENCE, None) else [reason.value.replace("_", " ")]
@@ -204,7 +249,7 @@ def closing_line(reason: FinishReason | None, usage: Usage | None) -> str:
 def usage_parts(usage: Usage) -> list[str]:
     """What an answer took, in words."""
     prompt = f"{usage.prompt_tokens} tokens in"
-    details = [f"{usage.image_tokens} image"] if usage.image_tokens else []
+    details = [f"{usage.image_tokens} media"] if usage.image_tokens else []
     details += [f"{usage.cached_tokens} cached"] if usage.cached_tokens else []
     parts = [f"{prompt} ({', '.join(details)})" if details else prompt, f"{usage.completion_tokens} out"]
     if usage.timings.first_token is not None:

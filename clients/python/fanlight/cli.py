@@ -17,13 +17,10 @@ COMMAND_GROUP = "fanlight.commands"
 USAGE_ERROR = 2
 
 SUMMARIES = {
-    "chat": "talk to a running server in the terminal, with images",
+    "chat": "talk to a running server in the terminal, with pictures and clips",
     "serve": "serve a vision-language model",
-    "config": "show what a checkpoint is and which settings apply",
-    "bench": "measure a running server",
-    "doctor": "check this machine",
 }
-SERVER_COMMANDS = ("serve", "config", "bench", "doctor")
+SERVER_COMMANDS = ("serve",)
 INSTALL_SERVER = "pip install fanlight-server"
 
 

@@ -21,7 +21,8 @@ from fanlight.channel import DEFAULT_ADDRESS, channel_options
 from fanlight.chat import Chat
 from fanlight.counting import TextToken, TokenCount, read_text_tokens, read_token_count
 from fanlight.errors import translated_errors
-from fanlight.handles import EncodedImage, Handle, Media, Upload, digest_of, read_encoded_image
+from fanlight.fields import extend_field
+from fanlight.handles import EncodedImage, Handle, Media, Upload, digest_of, digests_of, read_encoded_image
 from fanlight.media_sources import Images, build_images
 from fanlight.media_store import MediaStore
 from fanlight.requests import (
@@ -76,6 +77,14 @@ class ClientBase:
 
     def _prepare_encoding(self, images: Images, model: str | None) -> media_service_pb2.EncodeImagesRequest:
         return media_service_pb2.EncodeImagesRequest(model=model or self._model, images=build_images(images))
+
+    def _prepare_detokenizing(
+        self, ids: Iterable[int], model: str | None, spell_special_tokens: bool
+    ) -> model_pb2.DetokenizeRequest:
+        name = model or self._model
+        request = model_pb2.DetokenizeRequest(model=name, spell_special_tokens=spell_special_tokens)
+        extend_field(request, "ids", ids, "ids")
+        return request
 
     def _timeout_or(self, timeout: float | None) -> float | None:
         return self._timeout if timeout is None else timeout
@@ -183,17 +192,20 @@ class Client(ClientBase):
         An upload that breaks off goes on where the server has got to, a few times in a row without progress; one that
         failed is resumed by the next call with the same file.
 
-        source    the path of a file, or its bytes
-        progress  called with the bytes passed on and their number in all, from another thread
+        source    the path of a file, its bytes, or an image object such as a PIL image, which goes as PNG
+        progress  called with the bytes passed on and their number in all, from another thread, as the former grow
         timeout   seconds for everything together; None: the client's
 
         Raises FanlightError, and OSError for a file that cannot be read.
         """
         return self._media_store.upload(ByteSource(source), self._deadline(timeout), progress)
 
-    def media(self, handles: Iterable[Handle], *, timeout: float | None = None) -> list[Media]:
-        """What the server says about handles or digests, in their order: held, partial or absent, and which facts."""
-        return self._media_store.find([digest_of(each) for each in handles], self._deadline(timeout))
+    def media(self, handles: Handle | Iterable[Handle], *, timeout: float | None = None) -> list[Media]:
+        """What the server says about handles or digests, in their order: held, partial or absent, and which facts.
+
+        handles  one handle or digest, or several
+        """
+        return self._media_store.find(digests_of(handles), self._deadline(timeout))
 
     def delete_media(self, handle: Handle, *, timeout: float | None = None) -> None:
         """Deletes what the server holds under a handle or digest. Raises NotFound where that is nothing."""
@@ -284,9 +296,7 @@ class Client(ClientBase):
 
         spell_special_tokens  special tokens appear in the text, spelled out
         """
-        request = model_pb2.DetokenizeRequest(
-            model=model or self._model, ids=ids, spell_special_tokens=spell_special_tokens
-        )
+        request = self._prepare_detokenizing(ids, model, spell_special_tokens)
         with translated_errors():
             return self._models.Detokenize(request, timeout=self._timeout_or(timeout)).text
 

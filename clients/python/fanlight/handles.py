@@ -7,6 +7,7 @@ and made again from the digest or id alone. What they name leaves the server aft
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -90,6 +91,12 @@ def digest_of(handle: Handle) -> str:
     if isinstance(handle, str):
         return handle
     return handle.embeddings_id if isinstance(handle, EncodedImage) else handle.digest
+
+
+def digests_of(handles: Handle | Iterable[Handle]) -> list[str]:
+    """The digests and ids that one handle or several stand for."""
+    several = [handles] if isinstance(handles, Handle) else handles
+    return [digest_of(each) for each in several]
 
 
 def read_media(message: media_service_pb2.Media) -> Media:

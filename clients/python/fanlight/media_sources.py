@@ -1,20 +1,22 @@
 """Pictures and clips as messages, from whatever callers have. Nothing is sent here, and no limit is checked.
 
 A source is the path of a file, the bytes of a file, a URL (a string that begins with http:// or https://), an object
-with a `save` method such as a PIL image, a handle of something that the server holds, or pixels and embeddings made
-with `patches`, `tiles` and `embeddings`. Files are read at once: a message is complete when it is made. Large data in
-it is uploaded when it is sent (large_media.py).
+with a `save` method such as a PIL image, a handle of something that the server holds, the digest of an upload as a
+string, or pixels and embeddings made with `patches`, `tiles` and `embeddings`. Files are read at once: a message is
+complete when it is made. Large data in it is uploaded when it is sent (large_media.py).
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from fanlight.errors import invalid_field
+from fanlight.errors import InvalidRequest, invalid_field
+from fanlight.fields import set_field
 from fanlight.handles import EncodedImage, Upload
 from fanlight.v1 import media_pb2
 from fanlight.v1.media_pb2 import Embeddings, Frame, Frames, Image, Patches, Tiles, Video
@@ -30,7 +32,7 @@ class SavableImage(Protocol):
 
 
 FileSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | Upload
-"""An encoded file: its path, its URL, its bytes, or its upload."""
+"""An encoded file: its path, its URL, its bytes, its upload, or the digest of that."""
 FrameSource: TypeAlias = FileSource | SavableImage
 """A picture as a file, or an image object."""
 ImageSource: TypeAlias = FrameSource | EncodedImage | Image | Patches | Tiles | Embeddings
@@ -45,7 +47,11 @@ Medium = TypeVar("Medium", Image, Video, Frame)
 
 BYTES = (bytes, bytearray, memoryview)
 SINGLE_SOURCES = (str, os.PathLike, *BYTES, Upload, EncodedImage, Image, Video, Frames, Patches, Tiles, Embeddings)
-URL_SCHEMES = ("http://", "https://")
+FETCHED_URL = re.compile(r"https?://", re.IGNORECASE)
+OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]+://|data:", re.IGNORECASE)
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.IGNORECASE)
+SHOWN_CHARACTERS = 60
+"""How much of a URL an error shows: a data URL is as long as its file."""
 DETAILS = {"auto": media_pb2.DETAIL_AUTO, "low": media_pb2.DETAIL_LOW, "high": media_pb2.DETAIL_HIGH}
 PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I")
 MODES_WITH_ALPHA = ("PA", "RGBa")
@@ -107,6 +113,11 @@ def video(
 
 def frames(pictures: Iterable[FrameSource], fps: float | None = None) -> Frames:
     """A clip as pictures of equal size, in order; `fps` of them make a second, None where that is not known."""
+    if is_single(pictures):
+        raise TypeError(
+            f"got a {type(pictures).__name__}: frames takes several pictures; a clip file goes to video=, and a clip "
+            "of one picture is [picture]"
+        )
     message = Frames(frames=[build_frame(picture) for picture in pictures])
     set_options(message, "frames", fps=fps)
     return message
@@ -124,9 +135,12 @@ def build_videos(videos: Videos) -> list[Video]:
 
 def as_several(sources: Any) -> Iterable[Any]:
     """One source or several, as several."""
-    if not isinstance(sources, Iterable) or isinstance(sources, (*SINGLE_SOURCES, SavableImage)):
-        return [sources]
-    return sources
+    return [sources] if is_single(sources) else sources
+
+
+def is_single(sources: Any) -> bool:
+    """Whether this is one source rather than several."""
+    return not isinstance(sources, Iterable) or isinstance(sources, (*SINGLE_SOURCES, SavableImage))
 
 
 def build_image(source: ImageSource) -> Image:
@@ -179,7 +193,7 @@ def from_picture(kind: type[Medium], source: FrameSource) -> Medium:
         return kind(data=png_of(source))
     raise TypeError(
         f"an image is a URL, a path, bytes or an object with a save method, not a {type(source).__name__}; pixels in "
-        "arrays go through fanlight.patches or fanlight.tiles"
+        "arrays go through fanlight.patches or fanlight.tiles; for an ordinary picture: PIL.Image.fromarray(array)"
     )
 
 
@@ -189,11 +203,28 @@ def from_file(kind: type[Medium], source: Any) -> Medium | None:
         return kind(digest=source.digest)
     if isinstance(source, BYTES):
         return kind(data=bytes(source))
-    if isinstance(source, str) and source.startswith(URL_SCHEMES):
-        return kind(url=source)
-    if isinstance(source, str | os.PathLike):
+    if isinstance(source, str):
+        return from_text(kind, source)
+    if isinstance(source, os.PathLike):
         return kind(data=Path(source).read_bytes())
     return None
+
+
+def from_text(kind: type[Medium], text: str) -> Medium:
+    """A message for a string: a URL to fetch, the digest of an upload, or else the path of a file, which is read."""
+    if FETCHED_URL.match(text):
+        return kind(url=text)
+    if DIGEST.fullmatch(text):
+        return kind(digest=text.lower())
+    if OTHER_URL.match(text):
+        raise unfit_url(f"{kind.DESCRIPTOR.name.lower()}.url", text)
+    return kind(data=Path(text).read_bytes())
+
+
+def unfit_url(path: str, url: str) -> InvalidRequest:
+    """The error for a URL of another scheme, which servers do not fetch."""
+    shown = url if len(url) <= SHOWN_CHARACTERS else f"{url[:SHOWN_CHARACTERS]}..."
+    return invalid_field(path, f"got {shown!r}; only http:// and https:// URLs; or give a path or bytes")
 
 
 def png_of(picture: SavableImage) -> bytes:
@@ -213,7 +244,4 @@ def set_options(message: Image | Video | Frames, path: str, **options: Any) -> N
             continue
         if name == "detail" and value not in DETAILS:
             raise invalid_field(f"{path}.detail", f"got {value!r}; one of {', '.join(DETAILS)}")
-        try:
-            setattr(message, name, DETAILS[value] if name == "detail" else value)
-        except (TypeError, ValueError) as error:
-            raise invalid_field(f"{path}.{name}", f"got {value!r}: {error}") from error
+        set_field(message, name, DETAILS[value] if name == "detail" else value, f"{path}.{name}")

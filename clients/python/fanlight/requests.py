@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypedDict
 
 from google.protobuf.message import Message as ProtobufMessage
 
-from fanlight.errors import invalid_field
+from fanlight.fields import extend_field, set_field
 from fanlight.handles import Upload
 from fanlight.media_sources import (
     Images,
@@ -39,7 +39,7 @@ Prompt: TypeAlias = str | Sequence[Message] | RawPrompt | TokensPrompt
 class Options(TypedDict, total=False):
     """How to sample and what to send back. Not set, or None, means the model's default.
 
-    max_new_tokens   most tokens to generate
+    max_new_tokens   most tokens to generate; not set: as many as the context has room for
     min_new_tokens   tokens before anything may end the answer
     temperature, top_p, top_k, min_p, seed
     stop             a stop string, or several
@@ -96,6 +96,7 @@ class RequestOptions(PromptOptions, total=False):
 
 SAMPLING_OPTIONS = frozenset(generation_pb2.Sampling.DESCRIPTOR.fields_by_name)
 OUTPUT_OPTIONS = frozenset(generation_pb2.OutputOptions.DESCRIPTOR.fields_by_name)
+LIST_OPTIONS = ("stop", "stop_token_ids")
 
 
 def system(*parts: PartSource) -> Message:
@@ -127,10 +128,7 @@ def tokens_prompt(ids: Iterable[int], images: Images = (), video: Videos = ()) -
     """A tokenised prompt. `ids` holds the model's image token once per image, and its video token once per clip; the
     server expands them."""
     prompt = TokensPrompt(images=build_images(images), videos=build_videos(video))
-    try:
-        prompt.ids.extend(ids)
-    except (TypeError, ValueError) as error:
-        raise invalid_field("generation.tokens.ids", f"token ids must be integers from 0: {error}") from error
+    extend_field(prompt, "ids", ids, "generation.tokens.ids")
     return prompt
 
 
@@ -240,13 +238,11 @@ def set_option(message: ProtobufMessage, section: str, name: str, value: Any) ->
     """Sets a field; None leaves it unset. Raises InvalidRequest with the path of the field."""
     if value is None:
         return
-    try:
-        if isinstance(message, generation_pb2.Sampling) and name in ("stop", "stop_token_ids"):
-            getattr(message, name).extend([value] if isinstance(value, str) else value)
-        else:
-            setattr(message, name, value)
-    except (TypeError, ValueError) as error:
-        raise invalid_field(f"generation.config.{section}.{name}", f"got {value!r}: {error}") from error
+    path = f"generation.config.{section}.{name}"
+    if name in LIST_OPTIONS:
+        extend_field(message, name, [value] if isinstance(value, str) else value, path)
+    else:
+        set_field(message, name, value, path)
 
 
 def unknown_option(name: str) -> TypeError:

@@ -120,8 +120,14 @@ def view_numbers(numbers: Array) -> tuple[media_pb2.DataType, memoryview]:
     if kind == "bfloat16":
         return BFLOAT16, view
     if view.format not in DTYPE_OF_FORMAT:
-        raise invalid_field("tensor.dtype", f"got {kind or repr(view.format)}; float32, float16 and bfloat16 are taken")
+        got = kind or repr(view.format)
+        raise invalid_field("tensor.dtype", f"got {got}; float32, float16 and bfloat16 are taken{picture_hint(view)}")
     return DTYPE_OF_FORMAT[view.format], view
+
+
+def picture_hint(numbers: memoryview) -> str:
+    """What to do with numbers that look like a picture which nobody has preprocessed: bytes."""
+    return "; for an ordinary picture: PIL.Image.fromarray(array)" if numbers.format == "B" else ""
 
 
 def as_numpy(numbers: Array) -> Any:

@@ -19,11 +19,13 @@ import grpc
 
 from fanlight.errors import FanlightError, Internal, error_from_call, invalid_field
 from fanlight.handles import MediaState, Upload, read_media
+from fanlight.media_sources import BYTES, SavableImage, png_of
 from fanlight.v1 import media_service_pb2
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
 """Told how many bytes have been passed on, and how many there are in all."""
-UploadSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
+UploadSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | SavableImage
+"""A file: its path, its bytes, or an image object, which becomes a PNG."""
 
 CHUNK_BYTES = 1024 * 1024
 DIGEST_PREFIX = "sha256:"
@@ -75,7 +77,7 @@ class ByteSource:
     """A file, by path or in memory, that may be read several times."""
 
     def __init__(self, source: UploadSource) -> None:
-        self._source = Path(source) if isinstance(source, str | os.PathLike) else bytes(source)
+        self._source = Path(source) if isinstance(source, str | os.PathLike) else file_in_memory(source)
         self.size = self._source.stat().st_size if isinstance(self._source, Path) else len(self._source)
         if not self.size:
             raise invalid_field("data", "there is nothing to upload: the file is empty")
@@ -93,6 +95,15 @@ class ByteSource:
         return self._digest
 
 
+def file_in_memory(source: bytes | bytearray | memoryview | SavableImage) -> bytes:
+    """The file that bytes are, or that an image object becomes. Raises TypeError for anything else."""
+    if isinstance(source, BYTES):
+        return bytes(source)
+    if isinstance(source, SavableImage):
+        return png_of(source)
+    raise TypeError(f"an upload is a path, bytes or an object with a save method, not a {type(source).__name__}")
+
+
 class UploadTransfer:
     """One upload: asks what the server has, sends the rest, checks what it got, over again while breaks allow it."""
 
@@ -102,6 +113,7 @@ class UploadTransfer:
         self._patience = Patience()
         self._offset = 0
         self._furthest = 0
+        self._told = -1
         self._failure: Exception | None = None
 
     def question(self) -> media_service_pb2.BatchGetMediaRequest:
@@ -162,7 +174,8 @@ class UploadTransfer:
         return Upload(media.digest, self._source.size, media.content_type)
 
     def _tell(self, position: int) -> None:
-        if self._progress:
+        if self._progress and position > self._told:
+            self._told = position
             self._progress(position, self._source.size)
 
 

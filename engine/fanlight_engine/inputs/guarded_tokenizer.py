@@ -81,7 +81,8 @@ class GuardedTokenizer:
 
         Raises InvalidRequestError where the vocabulary itself would turn plain text into a control token.
         """
-        ids = self._copy.encode(prepared, add_special_tokens=False).ids
+        # A batch of one: unlike `encode` it lets go of the interpreter, which a long text would hold for a second.
+        ids = self._copy.encode_batch([prepared], add_special_tokens=False)[0].ids
         original_ids = [self._original_ids.get(token_id, token_id) for token_id in ids]
         if not self._control_ids.isdisjoint(set(ids) - self._original_ids.keys()):
             raise InvalidRequestError(

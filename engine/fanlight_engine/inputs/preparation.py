@@ -6,6 +6,7 @@ same way and stops before the core. Knows nothing of how the core answers.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ from fanlight_engine.errors import InvalidRequestError, Reason, UnknownModelErro
 from fanlight_engine.inputs import expansion
 from fanlight_engine.inputs.expansion import ExpandedPrompt
 from fanlight_engine.inputs.loading import LoadedInputs
+from fanlight_engine.inputs.media.memory_budget import MemoryBudget
 from fanlight_engine.inputs.media.pipeline import MediaPipeline, PreparedMedia
 from fanlight_engine.inputs.media.preprocessing import MediaPreprocessor, PreparedMedium
 from fanlight_engine.inputs.media.sources.resolver import SourceResolver
@@ -94,6 +96,7 @@ class Preparation:
         self._checkpoint = checkpoint
         self._workers = workers
         self._resolver = resolver
+        self._memory = MemoryBudget(config.media_memory_bytes, config.max_request_media_bytes)
         self.tokenizer: Tokenizer = inputs.tokenizer.backend_tokenizer
         self.guarded = inputs.guarded
         self.media: MediaPipeline | None = None
@@ -128,7 +131,7 @@ class Preparation:
             parameters,
             draft.inputs,
             draft.prompt.mask_runs,
-            cache_salt=b"",
+            cache_salt=_salt_of(generation.principal),
             arrival=arrival,
         )
         return PreparedRequest(
@@ -159,7 +162,9 @@ class Preparation:
         """Pictures without a prompt, for their embeddings. Raises RequestError naming `images[i]`."""
         items = [MediaItem(f"images[{index}]", part) for index, part in enumerate(parts)]
         check_media_items(items, self._checkpoint, self.modalities, self._config)
-        media = await self._prepare_media(await self._resolver.resolve(items, principal))
+        with self._memory.account() as account:
+            resolved = await self._resolver.resolve(items, principal, account)
+            media = await self._prepare_media(resolved, principal)
         uses = [MediaUse(item.field, medium, 0) for item, medium in zip(items, media.media, strict=True)]
         _refuse_media_that_never_fit(uses, facts)
         return media.media
@@ -168,7 +173,8 @@ class Preparation:
         """The messages with uploads and URLs replaced by their bytes. Raises RequestError naming `messages[i]...`."""
         items = list(items_of_messages(messages, "messages"))
         check_media_items(items, self._checkpoint, self.modalities, self._config)
-        resolved = iter(await self._resolver.resolve(items, principal))
+        with self._memory.account() as account:
+            resolved = iter(await self._resolver.resolve(items, principal, account))
         return tuple(
             replace(
                 message,
@@ -200,8 +206,9 @@ class Preparation:
             sampling.refuse_too_long(len(rendered.ids), longest)
         kinds = [(item.modality, self._placeholder_id(item.modality)) for item in items]
         assigned = expansion.assign(rendered.placeholders, kinds, _prompt_field(prompt))
-        resolved = await self._resolver.resolve(items, generation.principal)
-        media = await self._prepare_media(resolved)
+        with self._memory.account() as account:
+            resolved = await self._resolver.resolve(items, generation.principal, account)
+            media = await self._prepare_media(resolved, generation.principal)
         replacements = [media.media[number].replacement for _, number in assigned]
         expanded = expansion.expand(rendered.ids, [place for place, _ in assigned], replacements)
         if self._checkpoint.family.positions is Positions.MROPE:
@@ -214,14 +221,19 @@ class Preparation:
         )
         return _Draft(expanded, uses, media.decode_seconds, media.preprocess_seconds)
 
-    async def _prepare_media(self, resolved: Sequence[MediaItem]) -> PreparedMedia:
+    async def _prepare_media(self, resolved: Sequence[MediaItem], principal: str) -> PreparedMedia:
         if self.media is None or not resolved:
             return PreparedMedia()
-        return await self.media.prepare(resolved, await self.media.inspect(resolved))
+        return await self.media.prepare(resolved, await self.media.inspect(resolved, principal))
 
     def _placeholder_id(self, modality: Modality) -> int:
         assert self.media is not None
         return self.media.placeholder_id(modality)
+
+
+def _salt_of(principal: str) -> bytes:
+    """Callers share no pages: what is cached already would tell one what another has asked."""
+    return hashlib.sha256(principal.encode()).digest() if principal else b""
 
 
 def _check_output(output: OutputOptions) -> None:

@@ -13,7 +13,9 @@ from fanlight_engine.errors import InvalidRequestError, Reason
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
 from fanlight_engine.outputs.detokenizer import Detokenizers
 
-MOST_TEXT_CHARACTERS = 1 << 20
+MOST_TEXT_CHARACTERS = 1 << 18
+MOST_TOKENS = 1 << 16
+"""What the server can say of tokens in one message, and in a time that nobody else notices."""
 MOST_IDS = 1 << 20
 
 
@@ -26,6 +28,8 @@ def tokenize(
             "text", f"it has {len(text)} characters, at most {MOST_TEXT_CHARACTERS} are allowed; send it in parts"
         )
     ids = guarded.encode(guarded.replace_control_tokens(text) if parse_special_tokens else text)
+    if len(ids) > MOST_TOKENS:
+        raise InvalidRequestError("text", f"it has {len(ids)} tokens, at most {MOST_TOKENS} are told; send it in parts")
     tokens: list[TextToken] = []
     offset = 0
     for token_id, data in zip(ids, detokenizers.pieces(ids), strict=True):

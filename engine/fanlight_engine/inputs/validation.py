@@ -167,7 +167,7 @@ def _check_item(item: MediaItem, config: EngineConfig) -> None:
             if isinstance(source, Frames):
                 validate_sampling_of_frames(source, item.part.sampling)
         except MediaError as error:
-            raise InvalidRequestError(item.field, error.description, error.reason) from error
+            raise error.at(item.field) from error
 
 
 def _check_frames(source: Frames, field: str, config: EngineConfig) -> None:

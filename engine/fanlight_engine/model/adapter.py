@@ -79,9 +79,7 @@ class ModelAdapter:
         """Embeddings [rows, hidden] of pictures and clips, in order; see VisionTower.encode."""
         return self._tower.encode(media)
 
-    def prompt_positions(
-        self, prompt_ids: Sequence[int], mask: ImageMask, media: Sequence[MediaInput]
-    ) -> np.ndarray:
+    def prompt_positions(self, prompt_ids: Sequence[int], mask: ImageMask, media: Sequence[MediaInput]) -> np.ndarray:
         """Positions [position_rows, prompt] int64 of an expanded prompt.
 
         Raises ValueError for prompts whose media the family's own rope index cannot tell apart or place.

@@ -1,7 +1,8 @@
 """`fanlight serve [MODEL]`: read the checkpoint, resolve the settings, load, serve, drain.
 
 Standard output gets the table of settings and, when the server is ready, the lines that say where it listens; standard
-error gets progress, warnings and the log. Heavy modules are imported after the arguments were understood.
+error gets progress, warnings and the log. Heavy modules are imported after the arguments were understood and the port
+was found free.
 """
 
 from __future__ import annotations
@@ -9,16 +10,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fanlight_engine.config import EngineConfig, ResolvedConfig, resolve
+from fanlight_engine.config import ResolvedConfig, resolve
 from fanlight_engine.errors import CheckpointError, ConfigError, StartupError
-from fanlight_server.addresses import is_loopback
-from fanlight_server.cli.settings import add_setting_flags, settings_table, typed_settings, with_decided
+from fanlight_server.addresses import is_loopback, why_not_free
+from fanlight_server.cli.notices import notices
+from fanlight_server.cli.settings import (
+    add_setting_flags,
+    closest_flags,
+    settings_table,
+    typed_settings,
+    with_decided,
+)
 from fanlight_server.default_model import default_model_path
 
 if TYPE_CHECKING:
@@ -35,7 +43,7 @@ DEFAULT_DRAIN_SECONDS = 30.0
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until a signal. Returns 0, 2 for wrong usage or settings, 4 for a checkpoint that cannot be served."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parsed(argv)
     try:
         return _serve(arguments)
     except CheckpointError as error:
@@ -46,9 +54,21 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(error, EXIT_FAILED)
 
 
+def _parsed(argv: list[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        close = closest_flags(parser, unknown)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}" + (f"; did you mean {close}?" if close else ""))
+    return arguments
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="fanlight serve", description="Serve a vision-language model over gRPC.", allow_abbrev=False
+        prog="fanlight serve",
+        usage="%(prog)s [MODEL] [OPTIONS]; all options: %(prog)s --help",
+        description="Serve a vision-language model over gRPC.",
+        allow_abbrev=False,
     )
     parser.add_argument("model", nargs="?", help="directory of a Hugging Face checkpoint; default: the embedded model")
     parser.add_argument("--name", help="name of the model for clients; default: the name of its directory")
@@ -101,7 +121,12 @@ def _serve(arguments: argparse.Namespace) -> int:
     path = Path(arguments.model) if arguments.model else default_model_path()
     if not path.is_dir():
         raise CheckpointError(f"{path} is no directory: give the directory of a Hugging Face checkpoint")
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what its core would print is told better below
+    if reason := why_not_free(arguments.host, arguments.port):  # told here at once, and better than by gRPC's core
+        raise ConfigError(
+            f"cannot listen on {arguments.host}, port {arguments.port}: {reason}; choose another --port or --host"
+        )
+    began = time.monotonic()
+    _tell("starting: loading libraries")
 
     from fanlight_engine.model.checkpoint import read_checkpoint
     from fanlight_server.rpc.access_log import set_up_logging
@@ -110,12 +135,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     resolved = resolve(flags, file=arguments.config, checkpoint={"context_length": checkpoint.context_length})
     set_up_logging(arguments.log_format)
     try:
-        return asyncio.run(_run(arguments, checkpoint, resolved))
+        return asyncio.run(_run(arguments, checkpoint, resolved, began))
     finally:
         gc.freeze()  # else the interpreter searches torch and transformers for garbage before it exits, for seconds
 
 
-async def _run(arguments: argparse.Namespace, checkpoint: Checkpoint, resolved: ResolvedConfig) -> int:
+async def _run(arguments: argparse.Namespace, checkpoint: Checkpoint, resolved: ResolvedConfig, began: float) -> int:
+    """`began` is when the start began, on the monotonic clock."""
     from fanlight_engine.client_in_process import InProcessClient
     from fanlight_engine.front import Front
     from fanlight_server.server import FanlightServer, PortTakenError, ServerSettings
@@ -133,6 +159,7 @@ async def _run(arguments: argparse.Namespace, checkpoint: Checkpoint, resolved: 
         _tell(f"loading {checkpoint.name} ({checkpoint.family.model_type}) from {checkpoint.path}")
         if not await _load(server, first_signal):
             return EXIT_OK
+        _tell(f"loaded in {time.monotonic() - began:.1f} s")
         print(settings_table(with_decided(resolved.settings, client.facts)), flush=True)
         _warn_of_unapplied(checkpoint)
         for notice in notices(resolved.config):
@@ -148,19 +175,6 @@ async def _run(arguments: argparse.Namespace, checkpoint: Checkpoint, resolved: 
         await server.stop()
     _tell("stopped")
     return EXIT_OK
-
-
-def notices(config: EngineConfig) -> list[str]:
-    """What an operator should know of settings that reach beyond this process: hosts, and directories."""
-    told = []
-    if config.allow_media_urls:
-        hosts = ", ".join(host.strip() for host in config.media_url_hosts.split(","))
-        told.append(f"note: fetches the media URLs that requests name, from {hosts}; ports {config.media_url_ports}")
-    if config.media_store_directory and config.media_store_bytes:
-        told.append(f"note: uploads stay in {config.media_store_directory}, unencrypted, also while no server runs")
-    if config.frame_manifest_root:
-        told.append(f"note: requests can name any file below {config.frame_manifest_root} as a frame of a clip")
-    return told
 
 
 def _warn_of_unapplied(checkpoint: Checkpoint) -> None:
@@ -179,7 +193,7 @@ async def _load(server: FanlightServer, interrupted: asyncio.Event) -> bool:
         loading.cancel()
         await asyncio.gather(loading, return_exceptions=True)
         return False
-    _tell(f"loaded in {loading.result():.1f} s")
+    loading.result()
     return True
 
 

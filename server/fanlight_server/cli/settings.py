@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import difflib
 import inspect
 from collections.abc import Iterable
 from dataclasses import fields
@@ -48,6 +49,13 @@ def shown(value: Any) -> str:
 def typed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Only what was typed, by field name; numbers are still text, which `config.resolve` judges."""
     return {name.removeprefix(_PREFIX): value for name, value in vars(arguments).items() if name.startswith(_PREFIX)}
+
+
+def closest_flags(parser: argparse.ArgumentParser, unknown: Iterable[str]) -> str:
+    """The flags that may have been meant by unknown ones, for an error's text; empty where none comes close."""
+    known = [flag for action in parser._actions for flag in action.option_strings]
+    typed = [text.partition("=")[0] for text in unknown if text.startswith("--")]
+    return " and ".join(close for flag in typed for close in difflib.get_close_matches(flag, known, n=1))
 
 
 def settings_table(settings: Iterable[Setting]) -> str:

@@ -5,6 +5,7 @@ Only the first message of an upload says what it is; later ones that do are refu
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -117,7 +118,7 @@ def _held(held: StoredObject) -> media_service_pb2.Media:
         size_bytes=held.size,
         content_type=held.content_type,
         size=size_of(held.image_size),
-        time_to_live=duration_of(held.seconds_left),
+        time_to_live=duration_of(math.ceil(held.seconds_left)),
     )
 
 

@@ -11,6 +11,8 @@ from typing import TextIO
 from fanlight_server.rpc.call import Call
 
 access_log = logging.getLogger("fanlight.access")
+LOGGERS = ("fanlight", "fanlight_engine")
+"""Whose lines are shown: the server's, and the engine's, which says for example why a URL was not fetched."""
 _FIELDS_ATTRIBUTE = "fanlight_fields"
 
 
@@ -19,6 +21,8 @@ def log_call(call: Call) -> None:
     fields = {
         "method": call.method,
         "code": call.code,
+        "reason": ",".join(call.reasons) or None,
+        "finish": ",".join(call.finishes) or None,
         "duration_ms": round(call.seconds * 1000, 1),
         "peer": call.peer,
         "request_id": call.request_id,
@@ -34,10 +38,11 @@ def set_up_logging(log_format: str, stream: TextIO | None = None) -> None:
     """Send the log to standard error, as `text` or `json`, one line per record."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
-    logger = logging.getLogger("fanlight")
-    logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -110,6 +110,7 @@ def _behaviour(handler: Handler) -> Callable[[Any, Context], Any]:
 
 async def _refuse(context: Context, call: Call, refusal: Refusal) -> NoReturn:
     call.code = refusal.code.name
+    call.refuse(refusal)
     await context.abort(refusal.code, status_text_of(refusal), trailers_of(refusal, call.request_id))
 
 

@@ -1,4 +1,4 @@
-"""What is known of the call that the current task serves: its id, and the counts for its line in the access log."""
+"""What is known of the call that the current task serves: its id, and what its line in the access log says of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from fanlight_engine.events import Event, Usage
+from fanlight_engine.events import Event, Finished, Usage
 from fanlight_server.active_requests import new_request_id
+from fanlight_server.status import Refusal
 
 
 @dataclass(slots=True)
 class Call:
-    """One call. `code` is the name of its status once it ended; counts stay None for calls that generate nothing."""
+    """One call. `code` is the name of its status once it ended; counts stay None for calls that generate nothing.
+
+    `reasons` are those of refusals, `finishes` how answers ended: each once, in the order of their first time, because
+    a chat has many turns.
+    """
 
     method: str
     peer: str
@@ -22,6 +27,8 @@ class Call:
     prompt_tokens: int | None = None
     image_tokens: int | None = None
     completion_tokens: int | None = None
+    reasons: dict[str, None] = field(default_factory=dict)
+    finishes: dict[str, None] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -29,11 +36,17 @@ class Call:
         return time.monotonic() - self.started
 
     def count(self, event: Event) -> None:
-        """Add the usage of a generation; a chat has several."""
+        """Add the usage and the end of a generation; a chat has several."""
+        if isinstance(event, Finished):
+            self.finishes[event.reason.name] = None
         if isinstance(event, Usage):
             self.prompt_tokens = (self.prompt_tokens or 0) + event.prompt_tokens
             self.image_tokens = (self.image_tokens or 0) + event.image_tokens
             self.completion_tokens = (self.completion_tokens or 0) + event.completion_tokens
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Note why the call, or a turn of it, was refused."""
+        self.reasons[refusal.reason.value] = None
 
 
 _current: ContextVar[Call] = ContextVar("fanlight_call")

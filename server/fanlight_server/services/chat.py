@@ -214,6 +214,7 @@ class Chat:
             await self._writer.send(build)
 
     async def _send_turn_error(self, turn_id: str, refusal: Refusal) -> None:
+        current_call().refuse(refusal)
         await self._writer.send(partial(to_wire.chat_turn_error, turn_id=turn_id, refusal=refusal))
 
 

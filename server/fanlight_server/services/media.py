@@ -15,15 +15,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fanlight.v1 import media_service_pb2_grpc
+from fanlight_engine.errors import StoreFullError, UploadTooLargeError
 from fanlight_engine.inputs.media.sources.store import MediaNotHeldError
 from fanlight_server.active_requests import ANONYMOUS
 from fanlight_server.backend import Backend
 from fanlight_server.convert import uploads
 from fanlight_server.lifecycle import Lifecycle
-from fanlight_server.status import ErrorReason, ServiceError, field_error
+from fanlight_server.status import ErrorReason, ServiceError, explain, field_error
 
 if TYPE_CHECKING:
     from fanlight_engine.inputs.media.sources.store import MediaStore
@@ -81,7 +83,11 @@ class MediaService(media_service_pb2_grpc.MediaServiceServicer):
         """Embeddings of images, to be named in later requests."""
         self._open_store()
         images = uploads.images_to_encode(request)
-        return uploads.encode_images_response(await self._backend.encode_media(request.model, images, ANONYMOUS))
+        try:
+            encoded = await self._backend.encode_media(request.model, images, ANONYMOUS)
+        except (UploadTooLargeError, StoreFullError) as error:  # whose texts speak of an upload, which this is not
+            raise self._no_room_error(error) from error
+        return uploads.encode_images_response(encoded)
 
     def _open_store(self) -> MediaStore:
         """The store, where this server has one and takes work. Raises ServiceError."""
@@ -92,6 +98,16 @@ class MediaService(media_service_pb2_grpc.MediaServiceServicer):
                 "this server keeps no media (media_store_bytes is 0): send the bytes with each request",
             )
         return self._backend.store
+
+    def _no_room_error(self, error: UploadTooLargeError | StoreFullError) -> ServiceError:
+        """The refusal of embeddings that were made and cannot be held."""
+        limit, config = self._backend.store.max_object_bytes, self._backend.config
+        told = str(error)
+        if isinstance(error, UploadTooLargeError):
+            setting = "media_store_bytes" if limit == config.media_store_bytes else "max_video_bytes"
+            told = f"those of one image take more than the {limit} bytes of {setting}, which its operator can raise"
+        message = f"the embeddings cannot be held: {told}; or send the image itself with each request"
+        return ServiceError.of(replace(explain(error, ""), message=message))
 
 
 async def _receive(upload: Upload, start: uploads.UploadStart, first: Any, later: AsyncIterator[Any]) -> StoredObject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fanlight.v1 import model_pb2_grpc
@@ -50,7 +51,8 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         self._lifecycle.require_serving()
         text = counts.text_to_tokenize(request)
         tokens = await self._backend.tokenize(request.model, text, request.parse_special_tokens)
-        return counts.tokenize_response(tokens)
+        # Thousands of messages are made: beside the event loop, which would stand still meanwhile.
+        return await asyncio.to_thread(counts.tokenize_response, tokens)
 
     async def Detokenize(self, request: Any, context: Any) -> Any:
         """The text of tokens."""

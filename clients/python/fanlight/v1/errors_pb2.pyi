@@ -50,6 +50,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_MEDIA_STORE_FULL: _ClassVar[ErrorReason]
     ERROR_REASON_UPLOAD_OFFSET_WRONG: _ClassVar[ErrorReason]
     ERROR_REASON_UPLOAD_REPLACED: _ClassVar[ErrorReason]
+    ERROR_REASON_MEDIA_TOO_LARGE: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_MALFORMED_MESSAGE: ErrorReason
 ERROR_REASON_UNKNOWN_FIELD: ErrorReason
@@ -91,6 +92,7 @@ ERROR_REASON_UPLOAD_TOO_LARGE: ErrorReason
 ERROR_REASON_MEDIA_STORE_FULL: ErrorReason
 ERROR_REASON_UPLOAD_OFFSET_WRONG: ErrorReason
 ERROR_REASON_UPLOAD_REPLACED: ErrorReason
+ERROR_REASON_MEDIA_TOO_LARGE: ErrorReason
 
 class Failure(_message.Message):
     __slots__ = ("code", "message", "reason", "field_violations", "retry_after")

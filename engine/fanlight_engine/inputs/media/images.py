@@ -19,6 +19,7 @@ from PIL import Image, ImageFile
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import Reason
 from fanlight_engine.inputs.media.processing import MediaError
+from fanlight_engine.inputs.media.video.formats import clip_format
 
 ALLOWED_FORMATS = ("JPEG", "PNG", "WebP", "GIF")
 DECODE_VERSION = 2
@@ -127,11 +128,19 @@ def sniff(data: bytes) -> str:
     for signature, name in _REFUSED_SIGNATURES:
         if data.lstrip().startswith(signature) or data.startswith(signature):
             raise MediaError(Reason.IMAGE_FORMAT_UNSUPPORTED, f"it is {name}, only {allowed} are allowed; convert it")
+    _refuse_clip(data)
     if data[4:8] == b"ftyp":
-        raise MediaError(
-            Reason.IMAGE_FORMAT_UNSUPPORTED, f"it is AVIF, HEIC or video, only {allowed} are allowed; convert it"
-        )
+        raise MediaError(Reason.IMAGE_FORMAT_UNSUPPORTED, f"it is AVIF or HEIC, only {allowed} are allowed; convert it")
     raise MediaError(Reason.IMAGE_UNREADABLE, f"it is no image; send the bytes of one file of {allowed}")
+
+
+def _refuse_clip(data: bytes) -> None:
+    """Raise MediaError where a picture is wanted and the file is a clip that could be sent as one."""
+    try:
+        kind = clip_format(data)
+    except MediaError:
+        return
+    raise MediaError(Reason.IMAGE_FORMAT_UNSUPPORTED, f"it is a clip ({kind.name}), not an image; send it as a video")
 
 
 def _open(data: bytes, name: str, config: EngineConfig) -> Image.Image:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fanlight_engine.config import EngineConfig
-from fanlight_engine.errors import InvalidRequestError
+from fanlight_engine.inputs.media.abandonment import Abandonment
 from fanlight_engine.inputs.media.preprocessing import MediaPreprocessor, PreparedMedium
 from fanlight_engine.inputs.media.processing import MediaError
 from fanlight_engine.inputs.validation import MediaItem
@@ -32,11 +32,16 @@ class PreparedMedia:
     preprocess_seconds: float = 0.0
 
 
+_LARGE_BYTES = 1 << 20
+"""Hashing more than this would keep others waiting in the pool of short work."""
+
+
 @dataclass(slots=True)
 class _Flight:
     """Work on one digest that is under way, and how many requests wait for it."""
 
     task: asyncio.Task[PreparedMedium]
+    abandonment: Abandonment
     waiters: int = 0
 
 
@@ -84,9 +89,12 @@ class MediaPipeline:
         """The id that stands for one medium in a prompt."""
         return self._preprocessor.placeholder_id(modality)
 
-    async def inspect(self, items: Sequence[MediaItem]) -> tuple[bytes, ...]:
-        """Digests of resolved media whose headers are within the limits. Raises InvalidRequestError naming another."""
-        return tuple([await self._inspect_one(item) for item in items])
+    async def inspect(self, items: Sequence[MediaItem], principal: str) -> tuple[bytes, ...]:
+        """Digests of resolved media whose headers are within the limits. Raises InvalidRequestError naming another.
+
+        Those of one principal differ from those of any other, so that no cache tells what somebody else has shown.
+        """
+        return tuple([await self._inspect_one(item, principal) for item in items])
 
     async def prepare(self, items: Sequence[MediaItem], digests: Sequence[bytes]) -> PreparedMedia:
         """Prepare inspected media, all at once as far as there are workers. Raises InvalidRequestError."""
@@ -102,11 +110,13 @@ class MediaPipeline:
             preprocess_seconds=sum(medium.preprocess_seconds for medium, fresh in results if fresh),
         )
 
-    async def _inspect_one(self, item: MediaItem) -> bytes:
+    async def _inspect_one(self, item: MediaItem, principal: str) -> bytes:
+        is_large = self._preprocessor.content_bytes(item.part) > _LARGE_BYTES
+        run = self._workers.run_media if is_large else self._workers.run_light
         try:
-            return await self._workers.run_light(self._preprocessor.inspect, item.part)
+            return await run(self._preprocessor.inspect, item.part, principal)
         except MediaError as error:
-            raise InvalidRequestError(item.field, error.description, error.reason) from error
+            raise error.at(item.field) from error
 
     async def _prepare_one(self, item: MediaItem, digest: bytes) -> tuple[PreparedMedium, bool]:
         """The medium, and whether this call made it (a shared one counts for whoever asked first)."""
@@ -115,22 +125,24 @@ class MediaPipeline:
             return cached, False
         fresh = digest not in self._flights
         if fresh:
-            self._flights[digest] = _Flight(asyncio.ensure_future(self._fly(item, digest)))
+            abandonment = Abandonment()
+            self._flights[digest] = _Flight(asyncio.ensure_future(self._fly(item, digest, abandonment)), abandonment)
         flight = self._flights[digest]
         flight.waiters += 1
         try:
             return await asyncio.shield(flight.task), fresh
         except MediaError as error:
-            raise InvalidRequestError(item.field, error.description, error.reason) from error
+            raise error.at(item.field) from error
         finally:
             flight.waiters -= 1
             if not flight.waiters and not flight.task.done():
                 self._flights.pop(digest, None)
-                flight.task.cancel()  # ends it only if no worker has begun
+                flight.abandonment.abandon()
+                flight.task.cancel()
 
-    async def _fly(self, item: MediaItem, digest: bytes) -> PreparedMedium:
+    async def _fly(self, item: MediaItem, digest: bytes, abandonment: Abandonment) -> PreparedMedium:
         try:
-            medium = await self._workers.run_media(self._preprocessor.prepare, item.part, digest)
+            medium = await self._workers.run_media(self._preprocessor.prepare, item.part, digest, abandonment)
             self.cache.put(medium)
             return medium
         finally:

@@ -18,6 +18,7 @@ from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import EMBEDDINGS, MediaInput
 from fanlight_engine.inputs.expansion import Replacement
 from fanlight_engine.inputs.media import images
+from fanlight_engine.inputs.media.abandonment import Abandonment
 from fanlight_engine.inputs.media.processing import (
     Clip,
     ClipFacts,
@@ -88,17 +89,23 @@ class MediaPreprocessor:
         """The id that stands for one medium in a prompt."""
         return self._processor.placeholder_id(modality)
 
-    def inspect(self, part: MediaPart) -> bytes:
-        """The digest of a medium whose header is within the limits. Raises MediaError."""
+    @staticmethod
+    def content_bytes(part: MediaPart) -> int:
+        """How many bytes a digest is made of."""
+        return sum(map(len, _content_of(part)))
+
+    def inspect(self, part: MediaPart, principal: str = "") -> bytes:
+        """The digest of a principal's medium whose header is within the limits. Raises MediaError."""
         digest = hashlib.sha256(self._digest_prefix)
+        digest.update(hashlib.sha256(principal.encode()).digest())
         digest.update(_hash_of(_options_of(part)))
         digest.update(self._inspect_file(part))
         for piece in _content_of(part):
             digest.update(hashlib.sha256(piece).digest())
         return digest.digest()
 
-    def prepare(self, part: MediaPart, digest: bytes) -> PreparedMedium:
-        """Decode and preprocess. Raises MediaError."""
+    def prepare(self, part: MediaPart, digest: bytes, abandonment: Abandonment | None = None) -> PreparedMedium:
+        """Decode and preprocess. Raises MediaError; where the work is abandoned, something of no interest."""
         source = part.source
         if isinstance(source, Embeddings):
             return self._prepare_embeddings(source, part, digest)
@@ -114,7 +121,7 @@ class MediaPreprocessor:
             decoded = time.perf_counter()
             processed = self._processor.process_image(image, part.options)
         else:
-            clip = self._decode(part)
+            clip = self._decode(part, abandonment or Abandonment())
             decoded = time.perf_counter()
             processed = self._processor.process_video(clip, part.options)
         ended = time.perf_counter()
@@ -143,21 +150,21 @@ class MediaPreprocessor:
                 pass
         return b""
 
-    def _decode(self, part: VideoPart) -> Clip:
+    def _decode(self, part: VideoPart, abandonment: Abandonment) -> Clip:
         """The chosen frames of a clip, however it came; its facts are those of the window between start and end."""
-        clip = self._decode_whole(part)
+        clip = self._decode_whole(part, abandonment)
         window = window_of(clip.facts, part.sampling)
         facts = ClipFacts(clip.facts.frame_times[window.start : window.stop], clip.facts.fps)
         return replace(clip, indices=tuple(index - window.start for index in clip.indices), facts=facts)
 
-    def _decode_whole(self, part: VideoPart) -> Clip:
+    def _decode_whole(self, part: VideoPart, abandonment: Abandonment) -> Clip:
         choose = partial(self._choose_frames, sampling=part.sampling)
         if isinstance(part.source, Frames):
             return clip_of_frames(part.source, choose, self._config)
         assert isinstance(part.source, bytes)
         if is_manifest(part.source, self._config):
             return clip_of_manifest(part.source, part.sampling, self._config)
-        return decode_clip(part.source, choose, self._config)
+        return decode_clip(part.source, choose, self._config, abandonment)
 
     def _choose_frames(self, facts: ClipFacts, sampling: FrameOptions) -> tuple[int, ...]:
         """The processor's choice among the frames between start and end, as indices of the whole clip."""

@@ -13,19 +13,28 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from fanlight_engine.errors import Reason
+from fanlight_engine.errors import InvalidRequestError, Reason
 from fanlight_engine.inputs.expansion import Replacement
 from fanlight_engine.request import FrameOptions, Modality, Patches, PixelOptions, Tiles
 from fanlight_engine.tensor_data import TensorData
 
 
 class MediaError(Exception):
-    """One picture or clip was refused; `reason` and `description` are those of the RequestError to come."""
+    """One picture or clip was refused; `reason` and `description` are those of the RequestError to come.
 
-    def __init__(self, reason: Reason, description: str) -> None:
+    `below` is the path of the field at fault below the medium's own, for example ".max_pixels"; empty where it is the
+    medium itself.
+    """
+
+    def __init__(self, reason: Reason, description: str, below: str = "") -> None:
         super().__init__(description)
         self.reason = reason
         self.description = description
+        self.below = below
+
+    def at(self, field: str) -> InvalidRequestError:
+        """The error of the request whose medium stands at `field`."""
+        return InvalidRequestError(f"{field}{self.below}", self.description, self.reason)
 
 
 @dataclass(frozen=True, slots=True)

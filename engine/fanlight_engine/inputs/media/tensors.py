@@ -75,7 +75,11 @@ def _check_grid(embeddings: Embeddings, rows: int, checkpoint: Checkpoint) -> No
         return
     merge = int(checkpoint.config.vision_config.spatial_merge_size)
     if embeddings.grid is None:
-        raise MediaError(Reason.EMBEDDINGS_MISMATCH, "it has no grid, which this model's positions are made from")
+        raise MediaError(
+            Reason.EMBEDDINGS_MISMATCH,
+            "it has no grid, which this model's positions are made from; set embeddings.grid to (t, h, w), or the "
+            "file's metadata grid to 't,h,w'",
+        )
     t, h, w = embeddings.grid
     if min(t, h, w) < 1 or h % merge or w % merge or t * (h // merge) * (w // merge) != rows:
         raise MediaError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,13 @@ from fanlight_engine.inputs.media.native.patches import row_major_to_tower
 from fanlight_engine.inputs.media.pixel_bounds import (
     PixelBounds,
     bounds_for,
+    fitting_bounds,
     refuse_pixel_options,
     refuse_too_many_rows,
 )
 from fanlight_engine.inputs.media.processing import Clip, ClipFacts, MediaDecision, MediaError, ProcessedMedia
 from fanlight_engine.inputs.media.tensors import checked_floats, refuse_shape
-from fanlight_engine.inputs.media.video.sampling import spread_evenly
+from fanlight_engine.inputs.media.video.sampling import default_frames, spread_evenly
 from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.families import PixelForm
 from fanlight_engine.request import FrameOptions, Modality, Patches, PatchLayout, PixelOptions, Tiles
@@ -81,7 +83,7 @@ class WrappedProcessor:
 
     def process_image(self, image: Image.Image, options: PixelOptions) -> ProcessedMedia:
         """Through the image processor."""
-        arguments = self._size_arguments(self._processor.image_processor, options, Modality.IMAGE)
+        arguments = self._size_arguments(options, Modality.IMAGE, image.size)
         try:
             outputs = self._image_outputs(image, arguments)
             replacement = self._replacement(self._processor.replace_image_token(outputs, 0), Modality.IMAGE)
@@ -113,12 +115,13 @@ class WrappedProcessor:
         if sampling.num_frames is not None:
             return self._sampled_number(facts, sampling.num_frames)
         if sampling.fps is not None:
-            chosen = self._sampled(facts, fps=sampling.fps)
+            chosen = self._sampled_rate(facts, sampling)
             if len(chosen) > most:
                 raise MediaError(
                     Reason.VIDEO_OPTION_INVALID,
                     f"{sampling.fps:g} frames per second are {len(chosen)} frames of this clip, at most {most} are "
                     "shown; lower fps, or set num_frames, start or end",
+                    ".fps",
                 )
             return chosen
         if self._processor.video_processor.do_sample_frames:
@@ -130,7 +133,7 @@ class WrappedProcessor:
         """Through the video processor, which does not sample again."""
         video_processor = self._processor.video_processor
         steps = -(-len(clip.frames) // getattr(video_processor, "temporal_patch_size", 1))
-        arguments = self._size_arguments(video_processor, options, Modality.VIDEO, steps)
+        arguments = self._size_arguments(options, Modality.VIDEO, clip.size, steps)
         metadata = _metadata(clip.facts, clip.indices if clip.times_are_known else None)
         width, height = clip.size
         try:
@@ -141,6 +144,7 @@ class WrappedProcessor:
                 do_sample_frames=False,
                 return_tensors="pt",
                 return_metadata=True,
+                **_as_shipped(video_processor),
                 **arguments,
             )
             replacement = self._replacement(self._processor.replace_video_token(outputs, 0), Modality.VIDEO)
@@ -186,22 +190,26 @@ class WrappedProcessor:
         return int(self._checkpoint.config.vision_config.patch_size)
 
     def _size_arguments(
-        self, processor: Any, options: PixelOptions, modality: Modality, steps: int = 1
+        self, options: PixelOptions, modality: Modality, size: tuple[int, int], steps: int = 1
     ) -> dict[str, Any]:
-        """Arguments that bound the area of a picture or frame; none where nothing was asked for."""
+        """Arguments that bound the area of a picture or frame of this size; none where nothing was asked for."""
         if self._form is not PixelForm.GRID:
             refuse_pixel_options(options, "this model sees every picture at one size")
             return {}
         if options == PixelOptions():
             return {}
+        is_image = modality is Modality.IMAGE
+        processor = self._processor.image_processor if is_image else self._processor.video_processor
         own = PixelBounds(int(processor.size["shortest_edge"]), int(processor.size["longest_edge"]))
         cell = (processor.patch_size * processor.merge_size) ** 2
         try:
             bounds = bounds_for(options, own, cell, self._config.low_detail_tokens, steps)
+            bounds = fitting_bounds(bounds, partial(_area_within, processor, size, is_image), options)
         except MediaError as error:
-            if modality is Modality.VIDEO:
-                raise MediaError(Reason.VIDEO_OPTION_INVALID, error.description) from error
-            raise
+            reason = Reason.IMAGE_OPTION_INVALID if is_image else Reason.VIDEO_OPTION_INVALID
+            raise MediaError(reason, error.description, error.below) from error
+        except _FOREIGN_ERRORS:
+            return {}  # the processor refuses such a picture by itself
         return {"size": {"shortest_edge": bounds.low, "longest_edge": bounds.high}}
 
     def _image_decision(self, size: tuple[int, int], outputs: Any) -> MediaDecision:
@@ -230,6 +238,14 @@ class WrappedProcessor:
         except MediaError:
             chosen = ()
         return chosen if 1 <= len(chosen) <= wanted else tuple(spread_evenly(facts.frame_count, wanted))
+
+    def _sampled_rate(self, facts: ClipFacts, sampling: FrameOptions) -> tuple[int, ...]:
+        """By the video processor's own rule, unless its own minimum makes it more than were asked for."""
+        chosen = self._sampled(facts, fps=sampling.fps)
+        if len(chosen) > self._config.max_video_frames:
+            return chosen
+        asked = default_frames(facts, sampling, self._config)
+        return chosen if len(chosen) <= len(asked) else asked
 
     def _sampled(self, facts: ClipFacts, **arguments: Any) -> tuple[int, ...]:
         """By the video processor's own rule; what it refuses is the request's fault."""
@@ -333,6 +349,23 @@ class WrappedProcessor:
         if rows and text == spelling * rows:
             return self.replacement_for_rows(rows, modality)
         return replacement_from(self._guarded.encode_trusted(text), self.placeholder_id(modality))
+
+
+def _area_within(processor: Any, size: tuple[int, int], is_image: bool, bounds: PixelBounds) -> int:
+    """Pixels that the processor makes of a picture or frame of this (width, height) within these bounds."""
+    width, height = size
+    if is_image:
+        limits = {"min_pixels": bounds.low, "max_pixels": bounds.high}
+        patches = processor.get_number_of_image_patches(height, width, limits)
+    else:
+        limits = {"size": {"shortest_edge": bounds.low, "longest_edge": bounds.high}}
+        patches = processor.get_num_of_video_patches(1, height, width, limits)
+    return int(patches) * processor.patch_size**2
+
+
+def _as_shipped(video_processor: Any) -> dict[str, Any]:
+    """What a checkpoint that says nothing of the budget of a whole clip means today: none, whatever a later default."""
+    return {"cap_pixels_per_frame": False} if getattr(video_processor, "cap_pixels_per_frame", ...) is None else {}
 
 
 def _metadata(facts: ClipFacts, indices: tuple[int, ...] | None) -> VideoMetadata:

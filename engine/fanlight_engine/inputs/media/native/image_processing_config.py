@@ -201,7 +201,7 @@ def find_image_processing_config(checkpoint_path: Path, configured: str) -> Imag
     Raises ConfigError for the first, CheckpointError for the second, naming file, key and fix.
     """
     if configured:
-        return _read(Path(configured), "image_processing_config")
+        return _read(Path(configured), f"image_processing_config {configured}")
     file = checkpoint_path / FILE_NAME
     if not file.is_file():
         return None

@@ -17,6 +17,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -75,11 +76,11 @@ class UrlFetcher:
         try:
             if not self.enabled:
                 raise UrlRefused("allow_media_urls is off")
-            async with asyncio.timeout(self._seconds), self._places:
+            async with self._places, asyncio.timeout(self._seconds):
                 return await self._follow(url, max_bytes)
         except Exception as error:  # resolvers, TLS, HTTP and servers fail in every way there is
             reason = str(error) if isinstance(error, UrlRefused) else type(error).__name__
-            _log.info("a media URL was not fetched: %s", reason)
+            _log.info("a media URL of host %s was not fetched: %s", _host_of(url), reason)
             raise MediaError(Reason.MEDIA_URL_UNAVAILABLE, UNAVAILABLE) from None
 
     def close(self) -> None:
@@ -152,6 +153,14 @@ class UrlFetcher:
             return [str(address[0]) for *_, address in found]
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+
+
+def _host_of(url: str) -> str:
+    """The host that a URL names, for the log; paths and queries may hold secrets."""
+    try:
+        return ascii((urlsplit(url).hostname or "")[:253])
+    except ValueError:
+        return "unreadable"
 
 
 async def _body(response: httpx.Response, max_bytes: int) -> bytes:

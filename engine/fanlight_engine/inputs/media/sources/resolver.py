@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fanlight_engine.inputs.media.sources.store import MediaNotHeldError, MediaStore
-
 from fanlight_engine.config import EngineConfig
-from fanlight_engine.errors import InvalidRequestError, UnknownMediaError, UnsupportedRequestError
+from fanlight_engine.errors import InvalidRequestError, Reason, UnknownMediaError, UnsupportedRequestError
+from fanlight_engine.inputs.media.memory_budget import MemoryAccount
 from fanlight_engine.inputs.media.processing import MediaError
 from fanlight_engine.inputs.media.sources.fetch import UrlFetcher
 from fanlight_engine.inputs.media.sources.safetensors_file import read_all, read_tensor
+from fanlight_engine.inputs.media.sources.store import MediaNotHeldError, MediaStore
 from fanlight_engine.inputs.validation import MediaItem, refuse_encoded_size
 from fanlight_engine.inputs.workers import Workers
 from fanlight_engine.request import (
@@ -38,6 +38,8 @@ from fanlight_engine.request import (
 
 GRID_KEY = "grid"
 FINGERPRINT_KEY = "model_fingerprint"
+SECONDS_KEY = "seconds_per_step"
+"""Metadata of a safetensors file of embeddings."""
 
 Source = TypeVar("Source", bound=ImageSource | VideoSource)
 Result = TypeVar("Result")
@@ -45,11 +47,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """For whom, and for which field, something is resolved."""
+    """For whom, for which field and on whose account something is resolved."""
 
     principal: str
     field: str
     modality: Modality
+    account: MemoryAccount
 
 
 class SourceResolver:
@@ -61,12 +64,17 @@ class SourceResolver:
         self._fetcher = fetcher
         self._workers = workers
 
-    async def resolve(self, items: Sequence[MediaItem], principal: str) -> tuple[MediaItem, ...]:
-        """The items with sources that are bytes, or tensors with their numbers. Raises RequestError."""
-        return tuple(await _all_or_first_error([self._resolve_item(item, principal) for item in items]))
+    async def resolve(
+        self, items: Sequence[MediaItem], principal: str, account: MemoryAccount
+    ) -> tuple[MediaItem, ...]:
+        """The items with sources that are bytes, or tensors with their numbers. Raises RequestError, OverloadedError.
 
-    async def _resolve_item(self, item: MediaItem, principal: str) -> MediaItem:
-        place = _Place(principal, item.field, item.modality)
+        What is read for them is counted on `account`, whose owner gives it back when it needs them no more.
+        """
+        return tuple(await all_or_first_error([self._resolve_item(item, principal, account) for item in items]))
+
+    async def _resolve_item(self, item: MediaItem, principal: str, account: MemoryAccount) -> MediaItem:
+        place = _Place(principal, item.field, item.modality, account)
         source = await self._resolve_source(item.part.source, place)
         return replace(item, part=replace(item.part, source=source))  # pyright: ignore[reportArgumentType]
 
@@ -94,6 +102,7 @@ class SourceResolver:
         return data
 
     async def _held(self, digest: str, place: _Place) -> bytes:
+        place.account.take(self._store.status(place.principal, digest).size or 0, place.field)
         try:
             return await self._store.read(place.principal, digest)
         except MediaNotHeldError as error:
@@ -108,9 +117,12 @@ class SourceResolver:
             )
         most = self._config.max_image_bytes if place.modality is Modality.IMAGE else self._config.max_video_bytes
         try:
-            return await self._fetcher.fetch(source.url, most)
+            data = await self._fetcher.fetch(source.url, most)
         except MediaError as error:
-            raise InvalidRequestError(place.field, error.description, error.reason) from error
+            raise error.at(place.field) from error
+        # Counted when it is there: how long it is was not known, and few are fetched at a time.
+        place.account.take(len(data), place.field)
+        return data
 
     async def _frames(self, source: Frames, place: _Place) -> Frames:
         places = [
@@ -118,24 +130,38 @@ class SourceResolver:
             for index in range(len(source.frames))
         ]
         jobs = [self._bytes_of(frame, where) for frame, where in zip(source.frames, places, strict=True)]
-        return replace(source, frames=tuple(await _all_or_first_error(jobs)))
+        frames = tuple(await all_or_first_error(jobs))
+        total = sum(map(len, frames))
+        if total > self._config.max_video_bytes:
+            raise InvalidRequestError(
+                f"{place.field}.frames",
+                f"its frames have {total} encoded bytes, at most {self._config.max_video_bytes} are allowed; scale "
+                "them down, or send fewer",
+                Reason.VIDEO_TOO_LARGE,
+            )
+        return replace(source, frames=frames)
 
     async def _tensor(self, tensor: Tensor, place: _Place) -> Tensor:
         if not isinstance(tensor, StoredTensor):
             return tensor
         data = await self._held(tensor.digest, place)
         try:
-            return await self._workers.run_light(read_tensor, data, tensor.name)
+            return await self._workers.run_media(read_tensor, data, tensor.name)
         except MediaError as error:
-            raise InvalidRequestError(place.field, error.description, error.reason) from error
+            raise error.at(place.field) from error
 
     async def _stored_embeddings(self, source: StoredEmbeddings, place: _Place) -> Embeddings:
         data = await self._held(source.id, place)
         try:
-            tensors, metadata = await self._workers.run_light(read_all, data)
+            tensors, metadata = await self._workers.run_media(read_all, data)
         except MediaError as error:
-            raise InvalidRequestError(place.field, error.description, error.reason) from error
-        return Embeddings(dict(tensors), metadata.get(FINGERPRINT_KEY, ""), grid_from(metadata.get(GRID_KEY, "")))
+            raise error.at(place.field) from error
+        return Embeddings(
+            tensors=dict(tensors),
+            model_fingerprint=metadata.get(FINGERPRINT_KEY, ""),
+            grid=grid_from(metadata.get(GRID_KEY, "")),
+            seconds_per_step=seconds_from(metadata.get(SECONDS_KEY, "")),
+        )
 
 
 def grid_from(text: str) -> tuple[int, int, int] | None:
@@ -144,7 +170,16 @@ def grid_from(text: str) -> tuple[int, int, int] | None:
     return (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 else None
 
 
-async def _all_or_first_error(jobs: Sequence[Awaitable[Result]]) -> list[Result]:
+def seconds_from(text: str) -> float | None:
+    """The time between two steps of a clip that a file's metadata names; None for anything else."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 < seconds < float("inf") else None
+
+
+async def all_or_first_error(jobs: Sequence[Awaitable[Result]]) -> list[Result]:
     """All results in order; the first failure ends the others."""
     tasks = [asyncio.ensure_future(job) for job in jobs]
     try:

@@ -209,7 +209,8 @@ def _first_stream_of_pictures(container: InputContainer) -> VideoStream:
     if stream.codec_context is None or stream.codec_context.name not in DECODERS:
         raise ClipRefused(
             Reason.VIDEO_UNREADABLE,
-            f"its pictures are of a codec that is not decoded, only {DECODERS_IN_WORDS} are; encode it again",
+            f"its pictures are of a codec that is not decoded, only {DECODERS_IN_WORDS} are, or the file "
+            "is damaged; encode it again",
         )
     return stream
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import Reason
+from fanlight_engine.inputs.media.abandonment import Abandonment
 from fanlight_engine.inputs.media.processing import Clip, ClipFacts, MediaError
 from fanlight_engine.inputs.media.video.formats import ClipFormat, clip_format
 from fanlight_engine.inputs.media.video.frames import ChooseFrames, chosen_frames, of_first_size, refuse_many_bytes
@@ -57,14 +58,17 @@ def inspect_clip(data: bytes, config: EngineConfig) -> FileFacts:
         return _facts_from(channel, kind)
 
 
-def decode_clip(data: bytes, choose: ChooseFrames, config: EngineConfig) -> Clip:
+def decode_clip(
+    data: bytes, choose: ChooseFrames, config: EngineConfig, abandonment: Abandonment | None = None
+) -> Clip:
     """The frames that `choose` wants, each [height, width, 3] uint8, upright, of the size of the first of them.
 
     Where decoding shows that the file has fewer frames than its packets promised, `choose` is asked once more, with
-    what was seen. Raises MediaError; memory is bounded by MOST_BYTES_OF_FRAMES.
+    what was seen. Raises MediaError; memory is bounded by MOST_BYTES_OF_FRAMES. Abandoned, it ends at once and
+    raises something.
     """
     kind = clip_format(data)
-    with _decoder(data, kind, config) as channel:
+    with _decoder(data, kind, config, abandonment) as channel:
         promised = _facts_from(channel, kind)
         facts: ClipFacts = promised
         for _ in range(2):
@@ -81,8 +85,11 @@ def decode_clip(data: bytes, choose: ChooseFrames, config: EngineConfig) -> Clip
 
 
 @contextmanager
-def _decoder(data: bytes, kind: ClipFormat, config: EngineConfig) -> Iterator[Channel]:
-    """A process that has opened the clip. Whatever becomes of it is a MediaError; it ends with the block."""
+def _decoder(
+    data: bytes, kind: ClipFormat, config: EngineConfig, abandonment: Abandonment | None = None
+) -> Iterator[Channel]:
+    """A process that has opened the clip. Whatever becomes of it is a MediaError; it ends with the block, or sooner
+    when the work is abandoned."""
     seconds = config.video_decode_seconds
     limits = ClipLimits(
         config.max_video_file_frames, config.max_video_seconds, config.max_video_pixels, config.max_image_side, seconds
@@ -97,8 +104,9 @@ def _decoder(data: bytes, kind: ClipFormat, config: EngineConfig) -> Iterator[Ch
         process = _start(file.fileno(), theirs.fileno(), kind, limits)
         theirs.close()
         try:
-            _wait_until_ready(ours)
-            yield Channel(ours, time.monotonic() + 2 * seconds)
+            with (abandonment or Abandonment()).ending_with(process.kill):
+                _wait_until_ready(ours)
+                yield Channel(ours, time.monotonic() + 2 * seconds)
         except TimeoutError:
             raise MediaError(
                 Reason.VIDEO_TOO_LARGE,

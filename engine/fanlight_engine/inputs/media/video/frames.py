@@ -37,8 +37,22 @@ def clip_of_frames(source: Frames, choose: ChooseFrames, config: EngineConfig) -
     return clip_of_pictures(len(source.frames), read, source.fps, choose, config)
 
 
+NameFrame = Callable[[int, MediaError], MediaError]
+"""What to say of a frame that was refused."""
+
+
+def _below_frames(index: int, error: MediaError) -> MediaError:
+    """A frame of the request is a field of its own."""
+    return MediaError(error.reason, error.description, f".frames.frames[{index}]")
+
+
 def clip_of_pictures(
-    count: int, read: ReadFrame, fps: float | None, choose: ChooseFrames, config: EngineConfig
+    count: int,
+    read: ReadFrame,
+    fps: float | None,
+    choose: ChooseFrames,
+    config: EngineConfig,
+    name: NameFrame = _below_frames,
 ) -> Clip:
     """The chosen ones of `count` pictures, read one by one. Without `fps` their times are not known."""
     if count == 0:
@@ -48,7 +62,11 @@ def clip_of_pictures(
     indices = chosen_frames(choose, facts)
     frames: list[np.ndarray] = []
     for index in indices:
-        frame = _decode(index, read, config)
+        data = read(index)
+        try:
+            frame = np.array(images.decode(data, config))
+        except MediaError as error:
+            raise name(index, error) from None
         if not frames:
             refuse_many_bytes(len(indices), (frame.shape[1], frame.shape[0]))
         frames.append(of_first_size(frame, frames[0]) if frames else frame)
@@ -82,11 +100,3 @@ def of_first_size(frame: np.ndarray, first: np.ndarray) -> np.ndarray:
         return frame
     height, width = first.shape[:2]
     return np.array(Image.fromarray(frame).resize((width, height), Image.Resampling.BICUBIC))
-
-
-def _decode(index: int, read: ReadFrame, config: EngineConfig) -> np.ndarray:
-    data = read(index)
-    try:
-        return np.array(images.decode(data, config))
-    except MediaError as error:
-        raise MediaError(error.reason, f"frame {index}: {error.description}") from None

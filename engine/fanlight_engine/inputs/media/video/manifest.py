@@ -43,9 +43,14 @@ def clip_of_manifest(data: bytes, sampling: FrameOptions, config: EngineConfig) 
     paths = _frame_paths(data, config)
     _refuse_sampling(len(paths), sampling)
     root = _root(config)
-    return clip_of_pictures(
-        len(paths), lambda index: _read(root, paths[index], index, config), None, lambda _: range(len(paths)), config
-    )
+
+    def read(index: int) -> bytes:
+        return _read(root, paths[index], index, config)
+
+    def name(index: int, error: MediaError) -> MediaError:
+        return MediaError(error.reason, f"frame_paths[{index}]: {error.description}")
+
+    return clip_of_pictures(len(paths), read, None, lambda _: range(len(paths)), config, name)
 
 
 def manifest_digest(data: bytes, config: EngineConfig) -> bytes:

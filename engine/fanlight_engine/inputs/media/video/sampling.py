@@ -25,16 +25,16 @@ requests carry 32-bit numbers."""
 def validate_sampling(sampling: FrameOptions, config: EngineConfig) -> None:
     """Refuse options that no clip could satisfy. Raises MediaError (VIDEO_OPTION_INVALID)."""
     if sampling.num_frames is not None and sampling.fps is not None:
-        _refuse("num_frames and fps exclude each other; set one of them")
+        _refuse(".fps", "fps and num_frames exclude each other; set one of them")
     if sampling.num_frames is not None and not 1 <= sampling.num_frames <= config.max_video_frames:
-        _refuse(f"num_frames is {sampling.num_frames}, the range is 1 to {config.max_video_frames}")
+        _refuse(".num_frames", f"num_frames is {sampling.num_frames}, the range is 1 to {config.max_video_frames}")
     if sampling.fps is not None and not 0 < sampling.fps < math.inf:
-        _refuse(f"fps is {sampling.fps:g}, it must be above 0 and finite")
+        _refuse(".fps", f"fps is {sampling.fps:g}, it must be above 0 and finite")
     for name, value in (("start", sampling.start), ("end", sampling.end)):
         if value is not None and not 0 <= value < math.inf:
-            _refuse(f"{name} is {value:g} seconds, it must be 0 or above and finite")
+            _refuse(f".{name}", f"{name} is {value:g} seconds, it must be 0 or above and finite")
     if sampling.end is not None and sampling.end <= (sampling.start or 0.0):
-        _refuse(f"end is {sampling.end:g} seconds, it must be above start ({sampling.start or 0.0:g})")
+        _refuse(".end", f"end is {sampling.end:g} seconds, it must be above start ({sampling.start or 0.0:g})")
 
 
 def validate_sampling_of_frames(source: Frames, sampling: FrameOptions) -> None:
@@ -43,7 +43,7 @@ def validate_sampling_of_frames(source: Frames, sampling: FrameOptions) -> None:
         return
     for name in ("fps", "start", "end"):
         if getattr(sampling, name) is not None:
-            _refuse(f"{name} cannot be used: these frames came without a rate; set frames.fps, or leave {name} out")
+            _refuse(f".{name}", f"{name} needs frames with a rate; set frames.fps, or leave {name} out")
 
 
 def window_of(facts: ClipFacts, sampling: FrameOptions) -> range:
@@ -56,7 +56,7 @@ def window_of(facts: ClipFacts, sampling: FrameOptions) -> range:
     assert times, "a clip without frames is refused before"
     start = sampling.start or 0.0
     if start > clip_seconds(facts) + _tolerance(start):
-        _refuse(f"start is {start:g} seconds, the clip ends at {clip_seconds(facts):.3f}; lower it")
+        _refuse(".start", f"start is {start:g} seconds, the clip ends at {round(clip_seconds(facts), 3):g}; lower it")
     first = bisect_left(times, start - _tolerance(start))
     stop = len(times) if sampling.end is None else bisect_right(times, sampling.end + _tolerance(sampling.end))
     if first < stop:
@@ -98,8 +98,9 @@ def _frames_at_rate(facts: ClipFacts, fps: float, config: EngineConfig) -> tuple
     ticks = min(math.floor((times[-1] - times[0]) * fps + _TIME_TOLERANCE) + 1, facts.frame_count)
     if ticks > config.max_video_frames:
         _refuse(
+            ".fps",
             f"fps {fps:g} is {ticks} frames of this clip, at most {config.max_video_frames} are shown; lower fps, or "
-            "set num_frames, start or end"
+            "set num_frames, start or end",
         )
     if ticks == facts.frame_count:
         return tuple(range(ticks))
@@ -116,5 +117,5 @@ def _tolerance(time: float) -> float:
     return _TIME_TOLERANCE + time * _REQUEST_PRECISION
 
 
-def _refuse(description: str) -> NoReturn:
-    raise MediaError(Reason.VIDEO_OPTION_INVALID, description)
+def _refuse(below: str, description: str) -> NoReturn:
+    raise MediaError(Reason.VIDEO_OPTION_INVALID, description, below)
