@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import shutil
 import tempfile
 import time
@@ -43,7 +44,7 @@ from fanlight_engine.request import PixelOptions
 
 NATIVE_BAR, WRAPPED_BAR = 1.0, 0.95
 ROUNDS = 7
-PASSES = 3
+PASSES = 5
 """Times that a round goes through all files."""
 UNIT = "pictures/s"
 SIZES = (
@@ -123,16 +124,20 @@ def measure(rounds: int = ROUNDS) -> MediaBenchmark:
 def _compared(
     name: str, bar: float, ours: Preparation, theirs: Preparation, files: tuple[bytes, ...], rounds: int
 ) -> Comparison:
-    """Picture by picture, turn about; the first round warms up and is dropped."""
+    """Picture by picture, turn about; the first round warms up and is dropped.
+
+    In a round each picture counts at the best of its passes: what else the machine does only ever adds time.
+    """
     figures: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
-        seconds = [0.0, 0.0]
-        for index, data in enumerate(files * PASSES):
-            for which in (0, 1) if (number + index) % 2 else (1, 0):
-                seconds[which] += _core_seconds((ours, theirs)[which], data)
+        best = [[math.inf, math.inf] for _ in files]
+        for turn in range(PASSES):
+            for index, data in enumerate(files):
+                for which in (0, 1) if (number + turn + index) % 2 else (1, 0):
+                    best[index][which] = min(best[index][which], _core_seconds((ours, theirs)[which], data))
         if number:
             for which in (0, 1):
-                figures[which].append(len(files) * PASSES / seconds[which])
+                figures[which].append(len(files) / sum(seconds[which] for seconds in best))
     return Comparison(name, UNIT, bar, Runs("Fanlight", tuple(figures[0])), Runs("transformers", tuple(figures[1])))
 
 

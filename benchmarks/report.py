@@ -1,7 +1,8 @@
 """What every benchmark says beside its figures, and when it says none: machine, versions, load, and spread.
 
-Two things are compared in one run, turn about, round by round. A ratio is that of the medians, and is refused where the
-rounds of either spread too far: a busy machine measures itself. Knows nothing of what is measured.
+Two things are compared in one run, turn about, so that each round gives a ratio of its own, in which a machine that
+slows down for a while cancels out. The median of these counts, and is refused where they spread too far: a busy machine
+measures itself. Knows nothing of what is measured.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_SPREAD = 0.2
-"""Largest difference between two rounds, as part of the median, with which a ratio is still given."""
+"""Largest difference between the ratios of two rounds, as part of the median, with which a ratio is still given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,6 @@ class Runs:
         """The figure to quote."""
         return statistics.median(self.figures)
 
-    @property
-    def spread(self) -> float:
-        """Largest less smallest, as part of the median."""
-        return (max(self.figures) - min(self.figures)) / self.median
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -49,14 +45,19 @@ class Comparison:
     theirs: Runs
 
     @property
+    def ratios(self) -> tuple[float, ...]:
+        """Ours to theirs, round by round."""
+        return tuple(our / their for our, their in zip(self.ours.figures, self.theirs.figures, strict=True))
+
+    @property
     def spread(self) -> float:
-        """The wider of the two."""
-        return max(self.ours.spread, self.theirs.spread)
+        """Largest less smallest of the rounds' ratios, as part of their median."""
+        return (max(self.ratios) - min(self.ratios)) / statistics.median(self.ratios)
 
     @property
     def ratio(self) -> float | None:
-        """Ours to theirs; None where the rounds spread too far to say."""
-        return None if self.spread > MAX_SPREAD else self.ours.median / self.theirs.median
+        """Ours to theirs, the median of the rounds; None where these spread too far to say."""
+        return None if self.spread > MAX_SPREAD else statistics.median(self.ratios)
 
     @property
     def holds(self) -> bool | None:
