@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fanlight_engine.inputs.media.native.image_processing_config import find_image_processing_config
-from fanlight_engine.inputs.media.native.pixel_statistics import find_pixel_statistics
-from fanlight_engine.inputs.media.native.processor import NativeProcessor
 from transformers import AutoProcessor, AutoTokenizer
 
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
+from fanlight_engine.inputs.media.native.image_processing_config import find_image_processing_config
+from fanlight_engine.inputs.media.native.pixel_statistics import find_pixel_statistics
+from fanlight_engine.inputs.media.native.processor import NativeProcessor
 from fanlight_engine.inputs.media.processing import MediaProcessor
 from fanlight_engine.inputs.media.wrapped import WrappedProcessor
 from fanlight_engine.model.checkpoint import Checkpoint
