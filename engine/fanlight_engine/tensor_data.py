@@ -35,7 +35,7 @@ def tensor_data_of(array: np.ndarray) -> TensorData:
     """
     contiguous = np.ascontiguousarray(array)
     little = contiguous.astype(contiguous.dtype.newbyteorder("<"), copy=False)
-    view = memoryview(little.reshape(-1).view(np.uint8)).toreadonly()
+    view = little.reshape(-1).view(np.uint8).data.toreadonly()
     # A read-only view of bytes does all that bytes do here: it is compared, hashed, measured, joined and encoded alike.
     return TensorData(little.dtype.name, tuple(array.shape), cast(bytes, view))
 
