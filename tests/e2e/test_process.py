@@ -27,7 +27,7 @@ def test_a_terminal_chat_shows_a_picture_and_prints_the_answer(process: ServerPr
     done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
-    assert re.search(r"\(\d+ image", done.stderr), "the closing line counts the image's tokens"
+    assert re.search(r"\(\d+ media\)", done.stderr), "the closing line counts the image's tokens"
 
 
 def test_one_line_per_call_is_logged(process: ServerProcess) -> None:
