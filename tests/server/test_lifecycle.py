@@ -162,9 +162,10 @@ async def test_a_drain_is_over_when_its_time_is_up() -> None:
 async def test_a_chat_is_told_that_the_server_goes_away(served: Served) -> None:
     served.backend.by_hand = True
     call = served.inference.Chat()
-    for message in (setup(), turn("runs", turn_id="a"), turn("waits", turn_id="b")):
+    for message in (setup(), turn("runs", turn_id="a"), turn("waits", turn_id="b"), setup()):
         await call.write(message)
     assert kinds([await call.read()]) == ["ready"]
+    assert kinds([await call.read()]) == ["turn_error"], "the second setup is refused, so what came before it was read"
     run = await served.backend.next_run()
     drain = asyncio.create_task(served.server.drain(hurry=asyncio.Event()))
     leaving = await call.read()
