@@ -135,7 +135,7 @@ def _part_items(parts: tuple[Part, ...], path: str) -> Iterator[MediaItem]:
             yield MediaItem(f"{field}.video", part)
         elif isinstance(part, AudioPart):
             raise UnsupportedRequestError(
-                f"{field}.audio", "audio is not supported; send text, images and videos only", Reason.MODALITY_UNSUPPORTED
+                f"{field}.audio", "audio is not supported; send text, images and videos", Reason.MODALITY_UNSUPPORTED
             )
         else:
             _check_text(part, f"{field}.text")

@@ -68,8 +68,8 @@ def pixel_shuffle(features: torch.Tensor, height: int, width: int) -> torch.Tens
     """Fold every square of 2 x 2 features into one: [..., height * width, C] -> [..., height * width / 4, 4 * C].
 
     `height` and `width` count features, and any even pair is fine. The four parts of a fold are its top left, top
-    right, bottom left and bottom right feature. Raises ValueError for sides that do not fit. Towers of transformers fold
-    by themselves; this is for callers that compute embeddings on their own.
+    right, bottom left and bottom right feature. Raises ValueError for sides that do not fit. Towers of
+    transformers fold by themselves; this is for callers that compute embeddings on their own.
     """
     *lead, count, channels = features.shape
     if height % 2 or width % 2 or height * width != count:
