@@ -150,7 +150,7 @@ class Comparison:
         return self.near_ties / max(1, self.compared)
 
 
-def compare(answers: Sequence[Answer], cases: Sequence[Case], logprob_tolerance: float = 1e-3) -> Comparison:
+def compare(answers: Sequence[Answer], cases: Sequence[Case], logprob_tolerance: float = 1e-4) -> Comparison:
     """Raises AssertionError at the first answer that differs where the reference was not undecided."""
     near_ties = 0
     for answer, case in zip(answers, cases, strict=True):

@@ -64,7 +64,7 @@ def refusal(call: Any) -> MediaError:
 
 def encoded(checkpoint: Checkpoint, *media: tuple[ProcessedMedia, Modality]) -> list[torch.Tensor]:
     """What the checkpoint's own tower makes of them; it refuses any other number of rows than were promised."""
-    tower = VisionTower(load_model(checkpoint, torch.device("cpu"), torch.float32), checkpoint, checkpoint.hidden_size)
+    tower = VisionTower(load_model(checkpoint, torch.device("cpu"), torch.float32), checkpoint)
     inputs = [MediaInput(b"", one.replacement.rows, one.tensors, modality) for one, modality in media]
     with torch.inference_mode():
         return tower.encode(inputs)

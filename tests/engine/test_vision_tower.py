@@ -32,7 +32,7 @@ Tower = Callable[[list[MediaInput]], list[torch.Tensor]]
 def tower_of(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> Tower:
     """Encodes as the runner does."""
     model = load_model(checkpoint, torch.device("cpu"), dtype)
-    return torch.inference_mode()(VisionTower(model, checkpoint, checkpoint.hidden_size).encode)
+    return torch.inference_mode()(VisionTower(model, checkpoint).encode)
 
 
 @pytest.fixture(scope="module", params=["qwen2_vl_path", "qwen_path"])

@@ -35,10 +35,11 @@ class ModelAdapter:
         self._head = head
         self._family = checkpoint.family
         self._merge_size = _merge_size(checkpoint)
-        self._tower = VisionTower(model, checkpoint, checkpoint.hidden_size)
+        self._tower = VisionTower(model, checkpoint)
         self.device = model.device
         self.dtype = model.dtype
         self.hidden_size = checkpoint.hidden_size
+        self.embedding_width = checkpoint.embedding_width
         self.vocab_size = int(head.weight.shape[0])
         self.position_rows = 3 if self._family.positions is Positions.MROPE else 1
 
@@ -57,7 +58,7 @@ class ModelAdapter:
     @property
     def embedding_row_bytes(self) -> int:
         """Bytes of one embedding row of a picture or clip."""
-        return self.hidden_size * self.dtype.itemsize
+        return self.embedding_width * self.dtype.itemsize
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Token ids [T] -> embeddings [T, hidden]."""
@@ -76,7 +77,7 @@ class ModelAdapter:
         return self._head(hidden).float()
 
     def encode(self, media: Sequence[MediaInput]) -> list[torch.Tensor]:
-        """Embeddings [rows, hidden] of pictures and clips, in order; see VisionTower.encode."""
+        """Embeddings [rows, embedding_width] of pictures and clips, in order; see VisionTower.encode."""
         return self._tower.encode(media)
 
     def prompt_positions(self, prompt_ids: Sequence[int], mask: ImageMask, media: Sequence[MediaInput]) -> np.ndarray:
@@ -86,7 +87,8 @@ class ModelAdapter:
         """
         length = len(prompt_ids)
         if self._family.positions is not Positions.MROPE or not media:
-            return np.broadcast_to(np.arange(length), (self.position_rows, length))
+            first = self._family.first_position
+            return np.broadcast_to(np.arange(first, first + length), (self.position_rows, length))
         arguments = rope_arguments(
             prompt_ids, mask, media, self._merge_size, reads_seconds_per_grid=self._family.reads_seconds_per_grid
         )

@@ -15,7 +15,7 @@ from typing import Any
 from transformers import AutoConfig, PretrainedConfig
 
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.families import FAMILIES, Family
+from fanlight_engine.model.families import DECODERS, Family, families_of, served_model_types
 
 _FINGERPRINTED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".model")
 _NEUTRAL_VALUES = {
@@ -81,13 +81,20 @@ class Checkpoint:
         return self.family.takes_videos and self.video_token_id is not None
 
     @property
+    def embedding_width(self) -> int:
+        """Numbers of one embedding row: a hidden state, and one more for each layer that gets features of its own."""
+        if not self.family.adds_features_to_layers:
+            return self.hidden_size
+        return self.hidden_size * (1 + len(self.config.vision_config.deepstack_visual_indexes))
+
+    @property
     def image_token_id(self) -> int | None:
-        """The id that stands for an image in prompts; None for text checkpoints."""
+        """The id at the prompt positions that take a row of an image; None for text checkpoints."""
         return self._token_id("image") if self.takes_images else None
 
     @property
     def video_token_id(self) -> int | None:
-        """The id that stands for a clip in prompts; None where the family has no such."""
+        """The id at the prompt positions that take a row of a clip; None where the family has no id for them."""
         return self._token_id("video") if self.family.takes_videos else None
 
     def _token_id(self, medium: str) -> int | None:
@@ -102,13 +109,14 @@ def read_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
     """Read the facts of the checkpoint at `path`. Raises CheckpointError naming the file and the fix."""
     directory = Path(path)
     raw_config = _read_json(directory / "config.json", required=True)
-    family = _family_of(directory, raw_config)
+    model_type = _model_type_of(directory, raw_config)
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # each configuration class has its own idea of what to raise
         raise CheckpointError(f"{directory.name}/config.json cannot be read: {error}") from error
-    _refuse_other_towers(directory, family, config)
+    family = _family_of(directory, model_type, config)
     text_config = config.get_text_config()
+    _refuse_other_decoders(directory, text_config)
     generation = _read_json(directory / "generation_config.json", required=False)
     try:
         end_ids, sampling_defaults = _end_ids(generation, raw_config, config), _sampling_defaults(generation)
@@ -148,31 +156,41 @@ def _read_json(file: Path, required: bool) -> dict[str, Any]:
     return content
 
 
-def _family_of(directory: Path, raw_config: dict[str, Any]) -> Family:
+def _model_type_of(directory: Path, raw_config: dict[str, Any]) -> str:
     if "auto_map" in raw_config:
         raise CheckpointError(
             f"{directory.name}/config.json names code of its own (auto_map), which is never run: use a checkpoint "
             "whose model_type is part of transformers"
         )
     model_type = raw_config.get("model_type")
-    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    if family is None:
+    if not isinstance(model_type, str) or not families_of(model_type):
         raise CheckpointError(
             f"{directory.name}/config.json has model_type {model_type!r}, which is not supported; supported: "
-            + ", ".join(sorted(FAMILIES))
+            + ", ".join(served_model_types())
         )
-    return family
+    return model_type
 
 
-def _refuse_other_towers(directory: Path, family: Family, config: PretrainedConfig) -> None:
-    """A tower that wants more than the family's tensors would load, and then fail at every image."""
-    if not family.takes_images:
-        return
+def _family_of(directory: Path, model_type: str, config: PretrainedConfig) -> Family:
+    """The row for this tower: one that wants other tensors would load, and then fail at every image."""
+    rows = families_of(model_type)
+    if not rows[0].takes_images:
+        return rows[0]
     tower = config.vision_config.model_type
-    if tower not in family.vision_model_types:
+    for row in rows:
+        if tower in row.vision_model_types:
+            return row
+    raise CheckpointError(
+        f"{directory.name}/config.json has a vision tower of model_type {tower!r}, which is not supported in "
+        f"{model_type}; supported: {', '.join(one for row in rows for one in row.vision_model_types)}"
+    )
+
+
+def _refuse_other_decoders(directory: Path, text_config: PretrainedConfig) -> None:
+    if text_config.model_type not in DECODERS:
         raise CheckpointError(
-            f"{directory.name}/config.json has a vision tower of model_type {tower!r}, which is not supported in "
-            f"{family.model_type}; supported: {', '.join(family.vision_model_types)}"
+            f"{directory.name}/config.json has a decoder of model_type {text_config.model_type!r}, which is not "
+            f"supported; supported: {', '.join(sorted(DECODERS))}"
         )
 
 

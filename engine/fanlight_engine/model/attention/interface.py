@@ -16,18 +16,23 @@ from transformers import AttentionInterface
 from fanlight_engine.model.kv_cache import PagedKeyValueCache
 
 ATTENTION_NAME = "fanlight_paged"
+_WITHOUT_EFFECT = frozenset({"dropout", "is_causal", "position_ids", "cache", "use_cache", "return_dict"})
+"""What decoders pass to their attention besides, and what needs nothing done: pages and masks are ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Host-side facts of one sequence's queries: rows [query_start, query_start + query_length) of the packed step.
 
-    The last of them sees `context_length` keys, the one before one less, and so on (causal).
+    The last of them sees `context_length` keys, the one before one less, and so on (causal). `spans` are the runs of
+    positions [start, end) that besides see the whole of themselves, whatever a sliding window says; those that touch the
+    queries, in order, and none of them reaches beyond the context.
     """
 
     query_start: int
     query_length: int
     context_length: int
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +55,13 @@ class PagedBatch:
 
 @dataclass(frozen=True, slots=True)
 class LayerAttention:
-    """What one layer asks for: softmax scale, and the sliding window in tokens (None = all)."""
+    """What one layer asks for: softmax scale, the sliding window in tokens (None = all), and the soft cap that scores
+    are bent below before the softmax, cap * tanh(score / cap) (None = none)."""
 
     layer: int
     scale: float
     sliding_window: int | None
+    soft_cap: float | None = None
 
 
 class AttentionBackend(Protocol):
@@ -75,16 +82,19 @@ def _paged_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     paged_batch: PagedBatch | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' signature: query [1, heads, T, head_dim], key and value [1, kv_heads, T, head_dim]."""
     assert paged_batch is not None, "the decoder was called without a paged batch"
+    unknown = [name for name, value in others.items() if name not in _WITHOUT_EFFECT and value is not None]
+    assert not unknown, f"a decoder asks its attention for {unknown}, which no backend does"
     layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType] set by every decoder attention
     paged_batch.cache.write(layer, paged_batch.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     outputs = paged_batch.backend.attend(
-        query[0].transpose(0, 1), paged_batch, LayerAttention(layer, scale, sliding_window)
+        query[0].transpose(0, 1), paged_batch, LayerAttention(layer, scale, sliding_window, softcap)
     )
     return outputs.unsqueeze(0), None
 

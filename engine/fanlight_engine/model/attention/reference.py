@@ -1,5 +1,7 @@
 """Attention by gathering pages and calling SDPA: correct on every device, the measure for the fast backends.
 
+SDPA has no soft cap; layers with one are computed step by step.
+
 Decode rows are one padded batch of fixed shape, so that the decode step has no data-dependent shape and reads nothing
 on the host. Prefill chunks go sequence by sequence.
 """
@@ -43,12 +45,12 @@ def _attend_decodes(queries: torch.Tensor, batch: PagedBatch, layer: LayerAttent
     visible = positions < lengths
     if layer.sliding_window is not None:
         visible = visible & (positions >= lengths - layer.sliding_window)
-    outputs = scaled_dot_product_attention(
+    outputs = _attention(
         queries.reshape(rows, kv_heads, heads // kv_heads, head_dim),
         gathered_keys,
         gathered_values,
-        attn_mask=visible[:, None, None, :],
-        scale=layer.scale,
+        visible[:, None, None, :],
+        layer,
     )
     return outputs.reshape(rows, heads, head_dim)
 
@@ -64,17 +66,29 @@ def _attend_chunk(
     length, heads, head_dim = queries.shape
     kv_heads = context_keys.shape[0]
     groups = heads // kv_heads
-    outputs = scaled_dot_product_attention(
+    outputs = _attention(
         queries.transpose(0, 1).reshape(kv_heads, groups, length, head_dim),
         context_keys.unsqueeze(1).expand(-1, groups, -1, -1),
         context_values.unsqueeze(1).expand(-1, groups, -1, -1),
-        attn_mask=_causal_mask(segment, layer, queries.device),
-        scale=layer.scale,
+        _visible_keys(segment, layer, queries.device),
+        layer,
     )
     return outputs.reshape(heads, length, head_dim).transpose(0, 1)
 
 
-def _causal_mask(segment: Segment, layer: LayerAttention, device: torch.device) -> torch.Tensor:
+def _attention(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, visible: torch.Tensor, layer: LayerAttention
+) -> torch.Tensor:
+    """Queries [..., n, head_dim] over keys and values [..., context, head_dim]; `visible` [..., n, context] bool."""
+    if layer.soft_cap is None:
+        return scaled_dot_product_attention(queries, keys, values, attn_mask=visible, scale=layer.scale)
+    scores = queries @ keys.transpose(-1, -2) * layer.scale
+    scores = torch.tanh(scores / layer.soft_cap) * layer.soft_cap
+    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1, dtype=torch.float32)
+    return weights.to(queries.dtype) @ values
+
+
+def _visible_keys(segment: Segment, layer: LayerAttention, device: torch.device) -> torch.Tensor:
     """[n, context] bool: which keys each query of the chunk sees."""
     first_query = segment.context_length - segment.query_length
     query_positions = torch.arange(first_query, segment.context_length, device=device)[:, None]
@@ -82,4 +96,7 @@ def _causal_mask(segment: Segment, layer: LayerAttention, device: torch.device) 
     visible = key_positions <= query_positions
     if layer.sliding_window is not None:
         visible = visible & (key_positions > query_positions - layer.sliding_window)
+    for start, end in segment.spans:
+        inside = (query_positions >= start) & (query_positions < end)
+        visible = visible | (inside & (key_positions >= start) & (key_positions < end))
     return visible
