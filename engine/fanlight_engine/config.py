@@ -1,26 +1,54 @@
-"""EngineConfig: every setting of the engine, resolved once and frozen, each value with the source it came from.
+"""EngineConfig: every setting of the engine, declared with its default and its range, and resolved once and frozen.
 
-Precedence: flag > environment (FANLIGHT_...) > file (TOML) > checkpoint > default. Unknown names are errors. Knows
-nothing of the model's code; what a checkpoint says reaches `resolve` as plain values.
+    settings         how layers are merged: flag > environment (FANLIGHT_...) > file (TOML) > checkpoint > default
+    contradictions   which settings cannot hold together
+
+Knows nothing of the model's code; what a checkpoint says reaches `resolve` as plain values.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from fanlight_engine.contradictions import CheckpointTraits, refuse_contradictions
 from fanlight_engine.errors import ConfigError
+from fanlight_engine.lora import parse_lora, refuse_name_of_base
+from fanlight_engine.settings import (
+    CHECKPOINT,
+    FLAG,
+    Setting,
+    environment_layer,
+    file_layer,
+    refuse_other_words,
+    refuse_out_of_range,
+    resolve_layers,
+    without,
+)
 
-ENVIRONMENT_PREFIX = "FANLIGHT_"
+__all__ = ["CheckpointTraits", "EngineConfig", "ResolvedConfig", "Setting", "resolve"]
+
+SETTINGS_OF_A_SERVER = (
+    "admin",
+    "admin_host",
+    "admin_port",
+    "config",
+    "drain_seconds",
+    "host",
+    "insecure",
+    "log_format",
+    "model",
+    "name",
+    "port",
+)
+"""Names that only a server declares. Whoever uses the engine alone may share a file and an environment with one."""
+
+SEVERAL = {"separator": ","}
+"""Metadata of a setting that lists things, so that its flag may be given once for each."""
 _MEBIBYTE = 1 << 20
-_TRUE_WORDS = ("1", "true", "yes", "on")
-_FALSE_WORDS = ("0", "false", "no", "off")
-_KINDS_IN_WORDS = {"int": "a whole number", "bool": "true or false", "str": "a text"}
+_D = TypeVar("_D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +59,8 @@ class EngineConfig:
     """Torch device of weights and KV cache."""
     dtype: str = "auto"
     """Number type of weights and KV cache: float32, bfloat16, float16, or auto (float32 on a CPU, else the model's)."""
+    quantization: str = ""
+    """How the decoder's linear layers are stored: int8 (weights only, made while loading), or empty as they are."""
     attention: str = "reference"
     """Attention backend; reference, which runs on every device, is the only one."""
     torch_threads: int = 0
@@ -120,32 +150,34 @@ class EngineConfig:
     """Characters of one stop string."""
     max_stop_token_ids: int = 32
     """Stop token ids of one request."""
+    default_temperature: float = 0.0
+    """Temperature of a request that names none; 0 takes the likeliest token."""
+    default_top_p: float = 1.0
+    """Top-p of a request that names none; 1 turns it off."""
+    default_top_k: int = 0
+    """Top-k of a request that names none; 0 turns it off."""
+    default_min_p: float = 0.0
+    """Min-p of a request that names none; 0 turns it off."""
+    default_repetition_penalty: float = 1.0
+    """Repetition penalty of a request that names none; 1 turns it off."""
+    default_presence_penalty: float = 0.0
+    """Presence penalty of a request that names none; 0 turns it off."""
+    default_frequency_penalty: float = 0.0
+    """Frequency penalty of a request that names none; 0 turns it off."""
+    default_max_new_tokens: int = 0
+    """Most new tokens of a request that names no number; 0 is the rest of the context."""
+    lora: str = field(default="", metadata=SEVERAL)
+    """LoRA adapters in peft's layout, which requests name as models of their own: name=directory, separated by commas.
+    The flag may be given several times."""
+    cache_dir: str = ""
+    """Directory that converted checkpoints are kept in; empty is fanlight in the user's cache directory."""
 
     def __post_init__(self) -> None:
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name} is {value}, it must be between {low} and {high}")
-        if self.dtype not in _DTYPES:
-            raise ConfigError(f"dtype is {self.dtype!r}, it must be one of {', '.join(_DTYPES)}")
-        if self.default_video_frames > self.max_video_frames:
-            raise ConfigError(
-                f"default_video_frames ({self.default_video_frames}) is above max_video_frames "
-                f"({self.max_video_frames}); lower the first or raise the second"
-            )
-        if self.allow_media_urls and not self.media_url_hosts:
-            raise ConfigError(
-                "allow_media_urls is on and media_url_hosts is empty, so that no URL could be fetched; name the hosts"
-            )
-        if self.max_step_tokens < self.max_running_requests:
-            raise ConfigError(
-                f"max_step_tokens ({self.max_step_tokens}) is below max_running_requests "
-                f"({self.max_running_requests}): a step must hold one token of every running request; raise the "
-                "first or lower the second"
-            )
+        _judge({field.name: Setting(field.name, getattr(self, field.name), "") for field in fields(self)})
 
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
+_QUANTIZATIONS = ("", "int8")
 _RANGES = (
     ("torch_threads", 0, 1024),
     ("context_length", 0, 1 << 24),
@@ -182,25 +214,27 @@ _RANGES = (
     ("max_stop_strings", 0, 1024),
     ("max_stop_string_characters", 1, 65_536),
     ("max_stop_token_ids", 0, 1024),
+    ("default_temperature", 0.0, 100.0),
+    ("default_top_p", 1e-6, 1.0),
+    ("default_top_k", 0, 1 << 31),
+    ("default_min_p", 0.0, 1.0),
+    ("default_repetition_penalty", 0.0625, 16.0),
+    ("default_presence_penalty", -2.0, 2.0),
+    ("default_frequency_penalty", -2.0, 2.0),
+    ("default_max_new_tokens", 0, 1 << 20),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One resolved value, where it came from, and what that overrode as (source, value) pairs."""
-
-    name: str
-    value: Any
-    source: str
-    overrode: tuple[tuple[str, Any], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ResolvedConfig:
-    """The configuration and its table of sources."""
+    """The configuration and its table of sources, which also holds the settings of `others`."""
 
     config: EngineConfig
     settings: tuple[Setting, ...]
+
+    def made(self, declaration: type[_D]) -> _D:
+        """A dataclass that declares some of the settings, filled with them."""
+        return _made(declaration, self.settings)
 
 
 def resolve(
@@ -208,22 +242,22 @@ def resolve(
     environment: Mapping[str, str] | None = None,
     file: str | Path | None = None,
     checkpoint: Mapping[str, Any] | None = None,
+    traits: CheckpointTraits | None = None,
+    others: tuple[type, ...] = (),
 ) -> ResolvedConfig:
-    """Merge the layers, highest precedence first. `flags` holds only what was typed. Raises ConfigError."""
-    layers = (
-        ("flag", dict(flags or {})),
-        ("environment", _from_environment(os.environ if environment is None else environment)),
-        ("file", _from_file(Path(file)) if file is not None else {}),
-        ("checkpoint", dict(checkpoint or {})),
-        ("default", {field.name: field.default for field in fields(EngineConfig)}),
-    )
-    known = {field.name: field.type for field in fields(EngineConfig)}
-    for source, values in layers:
-        for name in values:
-            if name not in known:
-                raise ConfigError(_unknown_setting(name, source, known))
-    settings = tuple(_resolve_one(name, str(kind), layers) for name, kind in known.items())
-    config = EngineConfig(**{setting.name: setting.value for setting in settings})
+    """Merge the layers, highest precedence first, and judge what comes out. Raises ConfigError.
+
+    `flags` holds only what was typed. `checkpoint` is what a checkpoint says of settings and `traits` what it is;
+    without them nothing is judged against one. `others` are dataclasses that declare settings beside the engine's.
+    Raises CheckpointError for a value of the checkpoint's that is out of range.
+    """
+    chosen = [environment_layer(environment), file_layer(file)]
+    if not others:
+        chosen = [without(layer, SETTINGS_OF_A_SERVER) for layer in chosen]
+    layers = ((FLAG, dict(flags or {})), *chosen, (CHECKPOINT, dict(checkpoint or {})))
+    settings = resolve_layers((EngineConfig, *others), layers)
+    _judge({setting.name: setting for setting in settings}, traits)
+    config = _made(EngineConfig, settings)
     if config.frame_manifest_root and not Path(config.frame_manifest_root).is_dir():
         raise ConfigError(
             f"frame_manifest_root is {config.frame_manifest_root!r}, which is no directory; name the directory of the "
@@ -232,47 +266,17 @@ def resolve(
     return ResolvedConfig(config, settings)
 
 
-def _unknown_setting(name: str, source: str, known: Iterable[str]) -> str:
-    """What to say of it, in the spelling of its source: the setting that may have been meant, else all there are."""
-
-    def spelled(one: str) -> str:
-        return ENVIRONMENT_PREFIX + one.upper() if source == "environment" else one
-
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {spelled(close[0])}?" if close else f"known: {', '.join(map(spelled, sorted(known)))}"
-    return f"unknown setting {spelled(name)!r} from {source}; {hint}"
-
-
-def _resolve_one(name: str, kind: str, layers: tuple[tuple[str, dict[str, Any]], ...]) -> Setting:
-    found = [(source, _convert(name, kind, values[name], source)) for source, values in layers if name in values]
-    (source, value), *overrode = found
-    return Setting(name, value, source, tuple((one, old) for one, old in overrode if old != value))
+def _judge(settings: Mapping[str, Setting], traits: CheckpointTraits | None = None) -> None:
+    refuse_out_of_range(settings, _RANGES)
+    refuse_other_words(settings, "dtype", _DTYPES)
+    refuse_other_words(settings, "quantization", _QUANTIZATIONS)
+    refuse_contradictions(settings, traits)
+    parse_lora(settings["lora"].value)
+    if traits is not None:
+        refuse_name_of_base(settings["lora"].value, traits.name)
 
 
-def _convert(name: str, kind: str, value: Any, source: str) -> Any:
-    """Text (from flags and the environment) to the field's type; typed values must already have it."""
-    if kind == "bool" and isinstance(value, str) and value.lower() in _TRUE_WORDS + _FALSE_WORDS:
-        return value.lower() in _TRUE_WORDS
-    if kind == "int" and isinstance(value, str):
-        try:
-            return int(value.replace("_", ""))
-        except ValueError:
-            pass
-    if type(value).__name__ == kind:
-        return value
-    raise ConfigError(f"{name} from {source} is {value!r}, {_KINDS_IN_WORDS[kind]} is needed")
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """FANLIGHT_PAGE_SIZE -> page_size. A name that starts like ours and is none is an error, as everywhere."""
-    variables = [variable for variable in environment if variable.startswith(ENVIRONMENT_PREFIX)]
-    return {variable.removeprefix(ENVIRONMENT_PREFIX).lower(): environment[variable] for variable in variables}
-
-
-def _from_file(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"configuration file {file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"configuration file {file} is not TOML: {error}") from error
+def _made(declaration: type[_D], settings: tuple[Setting, ...]) -> _D:
+    values = {setting.name: setting.value for setting in settings}
+    names = [field.name for field in fields(declaration)]  # pyright: ignore[reportArgumentType]
+    return declaration(**{name: values[name] for name in names})

@@ -183,7 +183,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(server_thread: ServerThread, s
 def test_help_lists_the_commands_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
-    assert set(listed) == {*cli.installed_commands(), "serve"}
+    assert set(listed) == {*cli.installed_commands(), *cli.SERVER_COMMANDS} >= {"chat", "config", "serve"}
     assert cli.main([]) == 2
 
 
@@ -191,21 +191,23 @@ def test_help_says_how_to_get_the_server_only_where_it_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chat_only = {name: point for name, point in cli.installed_commands().items() if name == "chat"}
-    for commands, told in ((chat_only, True), ({**chat_only, "serve": chat_only["chat"]}, False)):
+    everything = {**chat_only, **dict.fromkeys(cli.SERVER_COMMANDS, chat_only["chat"])}
+    for commands, told in ((chat_only, True), (everything, False)):
         monkeypatch.setattr(cli, "installed_commands", lambda commands=commands: commands)
         cli.main(["--help"])
         output = capsys.readouterr().out
-        assert ("serve  serve a vision-language model (pip install fanlight-server)" in output) is told
+        assert ("serve   serve a vision-language model (pip install fanlight-server)" in output) is told
         assert ("pip install" in output) is told
-        assert "chat   talk to a running server in the terminal, with pictures and clips\n" in output
+        assert "chat    talk to a running server in the terminal, with pictures and clips\n" in output
 
 
 def test_commands_of_the_server_say_how_to_get_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli, "installed_commands", dict)
-    assert cli.main(["serve", "model"]) == 2
-    assert "pip install fanlight-server" in capsys.readouterr().err
+    for command in cli.SERVER_COMMANDS:
+        assert cli.main([command, "model"]) == 2
+        assert "pip install fanlight-server" in capsys.readouterr().err
 
 
 def test_an_unknown_command_is_refused_with_the_likely_one(capsys: pytest.CaptureFixture[str]) -> None:

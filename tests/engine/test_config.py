@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fanlight_engine.config import EngineConfig, Setting, resolve
-from fanlight_engine.errors import ConfigError
+from fanlight_engine.errors import CheckpointError, ConfigError
 
 
 def setting(name: str, **layers: Any) -> Setting:
@@ -131,12 +131,11 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None
     [
         ({"page_size": "sixteen"}, "page_size from flag is 'sixteen', a whole number is needed"),
         ({"prefix_cache": "maybe"}, "prefix_cache from flag is 'maybe', true or false is needed"),
-        ({"page_size": 0}, "page_size is 0, it must be between 1 and 1024"),
+        ({"page_size": 0}, r"page_size is 0 \(from flag\), it must be between 1 and 1024"),
         ({"page_size": 4096}, "page_size is 4096"),
         ({"max_images": -1}, "max_images is -1"),
-        ({"dtype": "int4"}, "dtype is 'int4', it must be one of auto, float32, bfloat16, float16"),
+        ({"dtype": "int4"}, r"dtype is 'int4' \(from flag\), it must be one of auto, float32, bfloat16, float16"),
         ({"frame_manifest_root": "no/such/place"}, "frame_manifest_root is 'no/such/place', which is no directory"),
-        ({"max_step_tokens": 8}, r"max_step_tokens \(8\) is below max_running_requests \(32\)"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_with_what_would(flags: dict[str, Any], why: str) -> None:
@@ -146,10 +145,71 @@ def test_values_that_make_no_sense_are_refused_with_what_would(flags: dict[str, 
 
 def test_every_number_has_a_range() -> None:
     for one in fields(EngineConfig):
-        if one.type == "int":
-            for value in (-1, 1 << 60):
-                with pytest.raises(ConfigError, match=f"{one.name} is {value}"):
+        if one.type in ("int", "float"):
+            for value in (-3, 1 << 60):
+                with pytest.raises(ConfigError, match=f"^{one.name} is .* it must be between"):
                     resolve(flags={one.name: value}, environment={})
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_number_that_is_none_has_no_place_in_any_range(value: str) -> None:
+    with pytest.raises(ConfigError, match="default_temperature is"):
+        resolve(flags={"default_temperature": value}, environment={})
+
+
+def test_a_setting_made_by_hand_is_judged_without_a_source() -> None:
+    with pytest.raises(ConfigError, match=r"^page_size is 0, it must be between 1 and 1024$"):
+        EngineConfig(page_size=0)
+
+
+def test_a_value_of_the_checkpoints_that_makes_no_sense_is_its_fault_and_can_be_overridden() -> None:
+    layer = {"default_temperature": -1.0}
+    told = r"default_temperature is -1\.0 \(from checkpoint\).*generation_config\.json, or choose --default-temperature"
+    with pytest.raises(CheckpointError, match=told):
+        resolve(environment={}, checkpoint=layer)
+    assert resolve({"default_temperature": "0.5"}, {}, checkpoint=layer).config.default_temperature == 0.5
+
+
+def test_sampling_defaults_are_settings_like_any_other(tmp_path: Path) -> None:
+    file = tmp_path / "fanlight.toml"
+    file.write_text("default_temperature = 1\n")
+    checkpoint = {"default_temperature": 0.7, "default_top_k": 20}
+    assert setting("default_temperature", checkpoint=checkpoint) == Setting(
+        "default_temperature", 0.7, "checkpoint", (("default", 0.0),)
+    )
+    over = setting("default_temperature", checkpoint=checkpoint, file=file)
+    assert over == Setting("default_temperature", 1.0, "file", (("checkpoint", 0.7), ("default", 0.0)))
+    assert type(over.value) is float
+    environment = {"FANLIGHT_DEFAULT_TOP_K": "5"}
+    assert setting("default_top_k", checkpoint=checkpoint, environment=environment).source == "environment"
+
+
+def test_an_engine_without_a_server_shares_its_file_and_environment_with_one(tmp_path: Path) -> None:
+    file = tmp_path / "fanlight.toml"
+    file.write_text('port = 8000\nname = "mine"\npage_size = 32\n')
+    resolved = resolve(environment={"FANLIGHT_ADMIN_PORT": "1"}, file=file)
+    assert resolved.config.page_size == 32
+    assert "port" not in {one.name for one in resolved.settings}
+    with pytest.raises(ConfigError, match="unknown setting 'port' from flag"):
+        resolve({"port": 8000}, environment={})
+
+
+@dataclass(frozen=True)
+class Others:
+    colour: str = "red"
+    weight: float = 1.0
+
+
+def test_settings_beside_the_engines_go_through_the_same_layers() -> None:
+    resolved = resolve({"weight": "2.5"}, {"FANLIGHT_COLOUR": "blue"}, others=(Others,))
+    assert resolved.made(Others) == Others("blue", 2.5)
+    assert resolved.config == EngineConfig()
+    assert resolved.settings[-2:] == (
+        Setting("colour", "blue", "environment", (("default", "red"),)),
+        Setting("weight", 2.5, "flag", (("default", 1.0),)),
+    )
+    with pytest.raises(ConfigError, match=r"'FANLIGHT_COLOR' from environment; did you mean FANLIGHT_COLOUR\?"):
+        resolve({}, {"FANLIGHT_COLOR": "blue"}, others=(Others,))
 
 
 def test_a_configuration_cannot_be_changed_after_it_was_made() -> None:

@@ -18,9 +18,10 @@ USAGE_ERROR = 2
 
 SUMMARIES = {
     "chat": "talk to a running server in the terminal, with pictures and clips",
+    "config": "show what a server would run with, each setting with its source",
     "serve": "serve a vision-language model",
 }
-SERVER_COMMANDS = ("serve",)
+SERVER_COMMANDS = ("config", "serve")
 INSTALL_SERVER = "pip install fanlight-server"
 
 

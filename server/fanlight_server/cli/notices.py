@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import ip_address
 
-from fanlight_engine.config import EngineConfig
+from fanlight_engine.config import CheckpointTraits, EngineConfig, Setting
+from fanlight_engine.contradictions import unused_settings
 from fanlight_engine.inputs.media.sources.addresses import is_public
 
 
 def notices(config: EngineConfig) -> list[str]:
     """One line each; none where nothing is noteworthy."""
     return ["note: " + told for told in (*_of_urls(config), *_of_directories(config))]
+
+
+def notices_of_checkpoint(settings: Iterable[Setting], traits: CheckpointTraits) -> list[str]:
+    """What an environment or a file says of media that this checkpoint does not take: one line for all of it."""
+    unused = ", ".join(map(str, unused_settings({setting.name: setting for setting in settings}, traits)))
+    return [f"note: {traits.name} does not take what these settings are about: {unused}"] if unused else []
 
 
 def _of_urls(config: EngineConfig) -> list[str]:

@@ -1,6 +1,7 @@
-"""Flags for every setting of the engine, made from EngineConfig itself, and the table of what they came to.
+"""Flags for every setting, made from the dataclasses that declare them, and the table of what they came to.
 
-A setting that is added to EngineConfig is a flag at once, with its docstring as help. Imports nothing heavy.
+A setting that is added to EngineConfig or ServerConfig is a flag at once, with its docstring as help. Imports nothing
+heavy.
 """
 
 from __future__ import annotations
@@ -11,39 +12,53 @@ import difflib
 import inspect
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fanlight_engine.config import EngineConfig, Setting
+from fanlight_engine.settings import DEFAULT, shown
+from fanlight_server.server_config import ServerConfig
 
-if TYPE_CHECKING:
-    from fanlight_engine.client import CoreFacts
-
+POSITIONAL = "model"
+"""The one setting that is typed without a flag."""
 _PREFIX = "setting_"
-_DEFAULT_SOURCE = "default"
+_PRECEDENCE = "Precedence: flag, environment (FANLIGHT_PAGE_SIZE=32), file (page_size = 32), checkpoint, default."
 
 
 def add_setting_flags(parser: argparse.ArgumentParser) -> None:
     """One flag per field: --page-size for page_size; --prefix-cache and --no-prefix-cache for a truth value."""
-    group = parser.add_argument_group(
-        "engine settings",
-        "Precedence: flag, environment (FANLIGHT_PAGE_SIZE=32), file (page_size = 32), checkpoint, default.",
-    )
-    helps = _field_docstrings(EngineConfig)
-    for field in fields(EngineConfig):
+    about_model = _helps(ServerConfig)[POSITIONAL]
+    parser.add_argument(_PREFIX + POSITIONAL, nargs="?", metavar="MODEL", default=argparse.SUPPRESS, help=about_model)
+    _add_group(parser, "server settings", ServerConfig)
+    _add_group(parser, "engine settings", EngineConfig)
+
+
+def _add_group(parser: argparse.ArgumentParser, title: str, declaration: type) -> None:
+    group = parser.add_argument_group(title, _PRECEDENCE)
+    helps = _helps(declaration)
+    for field in fields(declaration):
+        if field.name == POSITIONAL:
+            continue
         flag = "--" + field.name.replace("_", "-")
         text = f"{helps.get(field.name, '')} Default: {shown(field.default)}".replace("%", "%%").strip()
         common: dict[str, Any] = {"dest": _PREFIX + field.name, "default": argparse.SUPPRESS, "help": text}
-        if field.type in ("bool", bool):
+        if field.type == "bool":
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+        elif field.metadata:
+            group.add_argument(flag, action=_Joined, **field.metadata, **common)
         else:
-            group.add_argument(flag, metavar="N" if field.type in ("int", int) else "VALUE", **common)
+            group.add_argument(flag, metavar="N" if field.type in ("int", "float") else "VALUE", **common)
 
 
-def shown(value: Any) -> str:
-    """A value as a file or the environment would spell it; an empty text is visible."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if value != "" else '""'
+class _Joined(argparse.Action):
+    """A flag that may be given several times, once for each of the things that its setting lists."""
+
+    def __init__(self, *, separator: str, **options: Any) -> None:
+        super().__init__(metavar="VALUE", **options)
+        self._separator = separator
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        listed = [one for one in (getattr(namespace, self.dest, None), values) if one is not None]
+        setattr(namespace, self.dest, self._separator.join(listed))
 
 
 def typed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -60,21 +75,10 @@ def closest_flags(parser: argparse.ArgumentParser, unknown: Iterable[str]) -> st
 
 def settings_table(settings: Iterable[Setting]) -> str:
     """Setting, value and source in aligned columns; what somebody chose comes first, defaults after it."""
-    ordered = sorted(settings, key=lambda setting: setting.source == _DEFAULT_SOURCE)
+    ordered = sorted(settings, key=lambda setting: setting.source == DEFAULT)
     rows = [("setting", "value", "source"), *((one.name, shown(one.value), _source(one)) for one in ordered)]
     name_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     return "\n".join(f"{name:<{name_width}}  {value:<{value_width}}  {source}" for name, value, source in rows)
-
-
-def with_decided(settings: Iterable[Setting], facts: CoreFacts) -> tuple[Setting, ...]:
-    """The settings with what was decided while loading: the context that the KV cache holds, and its pages."""
-    decided = {"context_length": facts.context_length, "kv_pages": facts.pages}
-    return tuple(
-        one
-        if decided.get(one.name, one.value) == one.value
-        else Setting(one.name, decided[one.name], "memory", ((one.source, one.value), *one.overrode))
-        for one in settings
-    )
 
 
 def _source(setting: Setting) -> str:
@@ -82,10 +86,10 @@ def _source(setting: Setting) -> str:
     return f"{setting.source} (over {overridden})" if overridden else setting.source
 
 
-def _field_docstrings(config: type) -> dict[str, str]:
+def _helps(declaration: type) -> dict[str, str]:
     """The string below each field of a dataclass; none where the source is not at hand."""
     try:
-        body = ast.parse(inspect.getsource(config)).body[0]
+        body = ast.parse(inspect.getsource(declaration)).body[0]
     except (OSError, TypeError, SyntaxError):
         return {}
     assert isinstance(body, ast.ClassDef)

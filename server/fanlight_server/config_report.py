@@ -1,0 +1,59 @@
+"""What a server runs with: the checkpoint's facts, and every setting with its source, for AdminService and commands.
+
+Knows neither messages nor terminals; imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fanlight_engine.settings import MEMORY, Setting
+
+if TYPE_CHECKING:
+    from fanlight_engine.client import CoreFacts
+    from fanlight_engine.model.description import CheckpointDescription
+
+SCHEMA_VERSION = 1
+"""Counts up whenever what `as_json` gives changes in a way that a reader could trip over."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigReport:
+    """One server's configuration. Settings are in the order of their declaration."""
+
+    checkpoint: CheckpointDescription
+    settings: tuple[Setting, ...]
+
+    def once_loaded(self, facts: CoreFacts) -> ConfigReport:
+        """The same with what was decided while loading."""
+        return replace(self, settings=with_decided(self.settings, facts))
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values; docs/configuration.md is their description."""
+        return {
+            "version": SCHEMA_VERSION,
+            "checkpoint": asdict(self.checkpoint),
+            "settings": [_setting_as_json(setting) for setting in self.settings],
+        }
+
+
+def with_decided(settings: Iterable[Setting], facts: CoreFacts) -> tuple[Setting, ...]:
+    """The settings with what was decided while loading: the context that the KV cache holds, and its pages."""
+    decided = {"context_length": facts.context_length, "kv_pages": facts.pages}
+    return tuple(
+        one
+        if decided.get(one.name, one.value) == one.value
+        else Setting(one.name, decided[one.name], MEMORY, ((one.source, one.value), *one.overrode))
+        for one in settings
+    )
+
+
+def _setting_as_json(setting: Setting) -> dict[str, Any]:
+    return {
+        "name": setting.name,
+        "value": setting.value,
+        "source": setting.source,
+        "overrode": [{"source": source, "value": value} for source, value in setting.overrode],
+    }
