@@ -1,6 +1,7 @@
 """Sampling options -> SamplingParams: ranges checked, defaults filled in, lengths fitted to the context.
 
-Knows the checkpoint's facts and the limits of the configuration; knows nothing of text, tokenizers or tensors.
+Knows the checkpoint's facts, and the defaults and limits of the configuration; knows nothing of text, tokenizers or
+tensors. What a checkpoint's generation_config.json says is in the configuration already.
 Paths in refusals are below the Generation, for example `config.sampling.temperature`.
 """
 
@@ -21,6 +22,11 @@ GREEDY_BELOW = 1e-5
 MOST_NEW_TOKENS = 1 << 20
 HIGHEST_TEMPERATURE = 100.0
 HIGHEST_SEED = (1 << 64) - 1
+HIGHEST_REPETITION_PENALTY = 16.0
+"""The lowest is 1 / 16. transformers takes anything above 0, but much more than twofold makes only noise, and logits
+that are divided by next to nothing overflow. Both bounds are the same number in the contract's 32 bits."""
+HIGHEST_PENALTY = 2.0
+"""Of presence and frequency, either way: OpenAI's range."""
 
 Number = TypeVar("Number", int, float)
 
@@ -33,6 +39,10 @@ def check(options: SamplingOptions, checkpoint: Checkpoint, config: EngineConfig
     _within("top_p", options.top_p, 0.0, 1.0, above_low=True)
     _within("top_k", options.top_k, 0, checkpoint.vocab_size)
     _within("min_p", options.min_p, 0.0, 1.0)
+    repetition_penalty, highest = options.repetition_penalty, HIGHEST_REPETITION_PENALTY
+    _within("repetition_penalty", repetition_penalty, 1 / highest, highest)
+    _within("presence_penalty", options.presence_penalty, -HIGHEST_PENALTY, HIGHEST_PENALTY)
+    _within("frequency_penalty", options.frequency_penalty, -HIGHEST_PENALTY, HIGHEST_PENALTY)
     _within("seed", options.seed, 0, HIGHEST_SEED)
     if options.max_new_tokens is not None:
         _within("min_new_tokens", options.min_new_tokens, 0, options.max_new_tokens, high_name="max_new_tokens")
@@ -52,26 +62,39 @@ def resolve(
 
     An unset seed is drawn here, so that it can be reported. Raises InvalidRequestError naming the field.
     """
-    check(options, checkpoint, config or EngineConfig())
+    config = config or EngineConfig()
+    check(options, checkpoint, config)
     refuse_too_long(prompt_tokens, context_length)
     remaining = context_length - prompt_tokens
-    asked = options.max_new_tokens
+    asked = asked_length(options, config)
     max_new_tokens = remaining if asked is None else min(asked, remaining)
-    defaults = checkpoint.sampling_defaults
-    temperature = _first(options.temperature, defaults.temperature)
+    temperature = _first(options.temperature, config.default_temperature)
     return SamplingParams(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min(_first(options.min_new_tokens, 0), max_new_tokens),
         temperature=0.0 if temperature < GREEDY_BELOW else float(temperature),
-        top_p=float(_first(options.top_p, defaults.top_p)),
-        top_k=min(int(_first(options.top_k, defaults.top_k)), checkpoint.vocab_size),
-        min_p=float(_first(options.min_p, defaults.min_p)),
+        top_p=float(_first(options.top_p, config.default_top_p)),
+        top_k=min(int(_first(options.top_k, config.default_top_k)), checkpoint.vocab_size),
+        min_p=float(_first(options.min_p, config.default_min_p)),
+        repetition_penalty=float(_first(options.repetition_penalty, config.default_repetition_penalty)),
+        presence_penalty=float(_first(options.presence_penalty, config.default_presence_penalty)),
+        frequency_penalty=float(_first(options.frequency_penalty, config.default_frequency_penalty)),
         seed=secrets.randbits(63) if options.seed is None else options.seed,
         end_ids=() if options.ignore_eos else checkpoint.end_ids,
         stop_token_ids=options.stop_token_ids,
         logprobs=logprobs,
         context_limited=asked is None or asked > remaining,
     )
+
+
+def asked_length(options: SamplingOptions, config: EngineConfig) -> int | None:
+    """Most new tokens, as the request or else the configuration says; None is the rest of the context.
+
+    A default gives way to a request that wants at least more than that.
+    """
+    if options.max_new_tokens is not None or not config.default_max_new_tokens:
+        return options.max_new_tokens
+    return max(config.default_max_new_tokens, options.min_new_tokens or 0)
 
 
 def refuse_too_long(prompt_tokens: int, context_length: int) -> None:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fanlight_engine import sampling
 from fanlight_engine.config import EngineConfig
+from fanlight_engine.core.messages import SamplingParams
 from fanlight_engine.errors import InvalidRequestError, Reason
-from fanlight_engine.model.checkpoint import Checkpoint, SamplingDefaults
+from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import SamplingOptions
 
 
-def resolve(checkpoint: Checkpoint, prompt_tokens: int = 10, context_length: int = 100, **options: Any):
-    return sampling.resolve(SamplingOptions(**options), checkpoint, prompt_tokens, context_length, logprobs=False)
+def resolve(
+    checkpoint: Checkpoint,
+    prompt_tokens: int = 10,
+    context_length: int = 100,
+    config: EngineConfig | None = None,
+    **options: Any,
+) -> SamplingParams:
+    asked = SamplingOptions(**options)
+    return sampling.resolve(asked, checkpoint, prompt_tokens, context_length, logprobs=False, config=config)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +40,15 @@ def resolve(checkpoint: Checkpoint, prompt_tokens: int = 10, context_length: int
         ("top_k", 10_000_000),
         ("min_p", -0.01),
         ("min_p", 1.5),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", -1.0),
+        ("repetition_penalty", 0.06),
+        ("repetition_penalty", 16.1),
+        ("repetition_penalty", math.nan),
+        ("presence_penalty", -2.1),
+        ("presence_penalty", math.inf),
+        ("frequency_penalty", 2.1),
+        ("frequency_penalty", True),
         ("seed", -1),
         ("seed", 1 << 64),
         ("max_new_tokens", 0),
@@ -76,15 +92,45 @@ def test_stop_token_ids_lie_within_the_vocabulary(llama: Checkpoint):
 def test_bounds_themselves_are_allowed(llama: Checkpoint):
     resolve(llama, temperature=100, top_p=1, top_k=llama.vocab_size, min_p=1, seed=(1 << 64) - 1)
     resolve(llama, temperature=0, top_k=0, min_p=0, seed=0, stop=("x" * 256,) * 16, max_new_tokens=1)
+    resolve(llama, repetition_penalty=1 / 16, presence_penalty=-2, frequency_penalty=2)
+    resolve(llama, repetition_penalty=16, presence_penalty=2, frequency_penalty=-2)
 
 
-def test_unset_options_take_the_checkpoints_defaults(llama: Checkpoint):
+def test_unset_options_take_the_defaults_of_the_configuration(llama: Checkpoint):
     assert resolve(llama).temperature == 0.0
-    sampled = replace(llama, sampling_defaults=SamplingDefaults(temperature=0.7, top_p=0.8, top_k=20, min_p=0.1))
-    resolved = resolve(sampled)
+    config = EngineConfig(default_temperature=0.7, default_top_p=0.8, default_top_k=20, default_min_p=0.1)
+    resolved = resolve(llama, config=config)
     assert (resolved.temperature, resolved.top_p, resolved.top_k, resolved.min_p) == (0.7, 0.8, 20, 0.1)
-    assert resolve(sampled, temperature=0.0, top_k=0).temperature == 0.0
-    assert resolve(sampled, temperature=0.0, top_k=0).top_k == 0
+    asked = resolve(llama, config=config, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+    assert (asked.temperature, asked.top_p, asked.top_k, asked.min_p) == (0.0, 1.0, 0, 0.0)
+
+
+def test_unset_penalties_take_the_defaults_of_the_configuration(llama: Checkpoint):
+    assert not resolve(llama).has_penalties
+    config = EngineConfig(
+        default_repetition_penalty=1.05, default_presence_penalty=0.5, default_frequency_penalty=-0.25
+    )
+    resolved = resolve(llama, config=config)
+    assert (resolved.repetition_penalty, resolved.presence_penalty, resolved.frequency_penalty) == (1.05, 0.5, -0.25)
+    off = resolve(llama, config=config, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
+    assert not off.has_penalties
+    assert resolve(llama, repetition_penalty=1.5).has_penalties
+    assert resolve(llama, presence_penalty=1.5).has_penalties
+    assert resolve(llama, frequency_penalty=1.5).has_penalties
+
+
+def test_an_unset_length_takes_the_default_of_the_configuration(llama: Checkpoint):
+    config = EngineConfig(default_max_new_tokens=50)
+    unset = resolve(llama, config=config)
+    assert (unset.max_new_tokens, unset.context_limited) == (50, False)
+    near_the_end = resolve(llama, prompt_tokens=60, config=config)
+    assert (near_the_end.max_new_tokens, near_the_end.context_limited) == (40, True)
+    assert resolve(llama, config=config, max_new_tokens=7).max_new_tokens == 7
+
+
+def test_a_default_length_gives_way_to_a_request_that_wants_at_least_more(llama: Checkpoint):
+    resolved = resolve(llama, config=EngineConfig(default_max_new_tokens=50), min_new_tokens=60)
+    assert (resolved.min_new_tokens, resolved.max_new_tokens) == (60, 60)
 
 
 def test_a_temperature_too_small_to_divide_by_is_greedy(llama: Checkpoint):

@@ -42,6 +42,10 @@ class Options(TypedDict, total=False):
     max_new_tokens   most tokens to generate; not set: as many as the context has room for
     min_new_tokens   tokens before anything may end the answer
     temperature, top_p, top_k, min_p, seed
+    repetition_penalty
+                     above 1 makes every token of prompt and answer less likely to come again, below 1 more; 1 is off
+    presence_penalty, frequency_penalty
+                     taken off each token of the answer so far, once, and for every time it came; 0 is off
     stop             a stop string, or several
     stop_token_ids   token ids that end the answer
     ignore_eos       do not end at the model's end-of-sequence tokens
@@ -57,6 +61,9 @@ class Options(TypedDict, total=False):
     top_p: float | None
     top_k: int | None
     min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
     seed: int | None
     stop: str | Sequence[str] | None
     stop_token_ids: Sequence[int] | None

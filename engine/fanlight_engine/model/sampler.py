@@ -7,9 +7,11 @@ work a step needs are host-side facts known before it (SamplingMode).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
+
+from fanlight_engine.model.rows import Rows
 
 MAX_SUPPRESSED_IDS = 64
 """End-of-sequence and stop token ids of one row that min_new_tokens can hold back."""
@@ -27,10 +29,12 @@ class SamplingMode:
     """Some row has not reached its min_new_tokens."""
     logprobs: bool = False
     """Some row wants the logprob of the chosen token."""
+    penalises: bool = False
+    """Some row has penalties on tokens that it has already."""
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingRows:
+class SamplingRows(Rows):
     """Parameters of B rows, as tensors at fixed addresses."""
 
     temperatures: torch.Tensor
@@ -71,23 +75,19 @@ class SamplingRows:
             suppressed_ids=ints(rows, MAX_SUPPRESSED_IDS).fill_(-1),
         )
 
-    def first(self, rows: int) -> SamplingRows:
-        """Views of the first rows."""
-        return SamplingRows(*(getattr(self, field.name)[:rows] for field in fields(self)))
 
-    def copy_from(self, other: SamplingRows) -> None:
-        """Overwrite the first rows with all of `other`'s."""
-        for field in fields(self):
-            source = getattr(other, field.name)
-            getattr(self, field.name)[: source.shape[0]].copy_(source, non_blocking=True)
-
-
-def sample(logits: torch.Tensor, rows: SamplingRows, mode: SamplingMode) -> tuple[torch.Tensor, torch.Tensor]:
+def sample(
+    logits: torch.Tensor, rows: SamplingRows, mode: SamplingMode, penalised: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits [B, vocab] float32 -> chosen ids [B] int64, and their logprobs [B] float32 (zeros unless asked).
 
-    Logprobs are natural logs under the model's own distribution: before temperature, filters and suppression.
+    `penalised` are the logits after penalties, where some row has any. The order is transformers': penalties,
+    suppression, temperature, filters. Logprobs are natural logs under the model's own distribution: before all of them.
     """
-    scores = _suppress(logits, rows.suppressed_ids) if mode.suppresses else logits
+    assert (penalised is not None) == mode.penalises
+    scores = logits if penalised is None else penalised
+    if mode.suppresses:
+        scores = _suppress(scores, rows.suppressed_ids)
     ids = scores.argmax(dim=-1)
     if mode.draws:
         drawn = _draw_filtered(scores, rows) if mode.filters else _draw(scores, rows)
