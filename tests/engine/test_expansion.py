@@ -6,7 +6,14 @@ import pytest
 
 from fanlight_engine.core.messages import MaskRun
 from fanlight_engine.errors import InvalidRequestError, Reason
-from fanlight_engine.inputs.expansion import Replacement, assign, expand, replacement_from
+from fanlight_engine.inputs.expansion import (
+    Replacement,
+    assign,
+    expand,
+    refuse_touching,
+    replacement_from,
+    rows_of_expanded,
+)
 from fanlight_engine.request import Modality
 
 IMAGE, ROW_END, START, VIDEO = 9, 8, 7, 6
@@ -50,6 +57,46 @@ def test_each_medium_keeps_the_ranges_of_its_own_rows():
     second = replacement_from([IMAGE], IMAGE)
     expanded = expand([IMAGE, IMAGE], [0, 1], [first, second])
     assert expanded.ranges == ((MaskRun(1, 0, 1), MaskRun(3, 1, 1)), (MaskRun(4, 2, 1),))
+
+
+class TestTouching:
+    """Two media of one kind without anything between them are refused; what stands inside of one does not matter."""
+
+    CLIP = replacement_from([START, VIDEO, VIDEO, ROW_END, START, VIDEO, VIDEO, ROW_END], VIDEO)
+    PICTURE = replacement_from([IMAGE] * 2, IMAGE)
+
+    def test_clips_in_pieces_have_text_at_both_ends(self):
+        two_clips = expand([VIDEO, VIDEO], [0, 1], [self.CLIP, self.CLIP])
+        assert two_clips.ranges[0] == (MaskRun(1, 0, 2), MaskRun(5, 2, 2))
+        refuse_touching(two_clips, [Modality.VIDEO] * 2, "raw")
+
+    def test_pictures_side_by_side_are_refused(self):
+        two_pictures = expand([IMAGE, IMAGE], [0, 1], [self.PICTURE, self.PICTURE])
+        with pytest.raises(InvalidRequestError, match="two images touch at position 2"):
+            refuse_touching(two_pictures, [Modality.IMAGE] * 2, "raw")
+        refuse_touching(two_pictures, [Modality.IMAGE, Modality.VIDEO], "raw")
+
+
+def test_rows_are_found_in_a_text_that_was_expanded_before_it_was_tokenised():
+    """What stands around a medium may have become one token with what stands at its border: lengths may differ."""
+    picture = replacement_from([5, START, IMAGE, IMAGE, 5], IMAGE)
+    clip = replacement_from([VIDEO, ROW_END, VIDEO], VIDEO)
+    expanded = rows_of_expanded([55, START, IMAGE, IMAGE, 5, VIDEO, ROW_END, VIDEO, 2], [picture, clip], "raw")
+    assert expanded.mask_runs == (MaskRun(2, 0, 2), MaskRun(5, 2, 1), MaskRun(7, 3, 1))
+    assert expanded.ranges == ((MaskRun(2, 0, 2),), (MaskRun(5, 2, 1), MaskRun(7, 3, 1)))
+
+
+def test_both_ways_of_expanding_give_the_same_where_nothing_merges():
+    ids, places = [1, IMAGE, IMAGE, 2, VIDEO], [1, 2, 4]
+    media = [replacement_from(one, one[0]) for one in ([IMAGE] * 3, [IMAGE, ROW_END, IMAGE], [VIDEO, START, VIDEO])]
+    expanded = expand(ids, places, media)
+    assert rows_of_expanded(expanded.ids, media, "raw") == expanded
+
+
+def test_ids_that_only_media_may_have_are_refused_with_both_counts():
+    with pytest.raises(InvalidRequestError, match=r"raw: it has 3 of the tokens .* its media have 2") as caught:
+        rows_of_expanded([IMAGE, 1, IMAGE, IMAGE], [replacement_from([IMAGE] * 2, IMAGE)], "raw")
+    assert caught.value.reason is Reason.IMAGE_COUNT_MISMATCH
 
 
 def test_pictures_and_clips_find_their_placeholders_in_any_order():

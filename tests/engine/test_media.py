@@ -46,11 +46,11 @@ class Media:
         self._prepare = self.preprocessor.prepare
         self.preprocessor.prepare = self._counted  # type: ignore[method-assign]
 
-    def _counted(self, part: MediaPart, digest: bytes, abandonment: Abandonment | None = None):
+    def _counted(self, part: MediaPart, digest: bytes, *arguments: Any):
         self.begun.set()
         assert self.gate.wait(20)
         self.prepared.append(digest)
-        return self._prepare(part, digest, abandonment)
+        return self._prepare(part, digest, *arguments)
 
     async def __call__(self, *pictures: bytes, principal: str = ""):
         items = [MediaItem(f"raw.parts[{i}].image", ImagePart(data)) for i, data in enumerate(pictures)]
@@ -106,10 +106,10 @@ async def test_work_that_nobody_waits_for_is_told_so(media: Media):
     told: list[Abandonment] = []
     prepare = media._prepare
 
-    def listening(part: MediaPart, digest: bytes, abandonment: Abandonment | None = None):
+    def listening(part: MediaPart, digest: bytes, abandonment: Abandonment | None = None, *arguments: Any, **more: Any):
         assert abandonment is not None
         told.append(abandonment)
-        return prepare(part, digest, abandonment)
+        return prepare(part, digest, abandonment, *arguments, **more)
 
     media._prepare = listening
     media.gate.clear()

@@ -11,14 +11,16 @@ import pytest
 from transformers import AutoProcessor, AutoTokenizer
 
 from fanlight_engine.errors import InvalidRequestError, MissingTemplateError, Reason
+from fanlight_engine.inputs.expansion import Replacement, replacement_from
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
+from fanlight_engine.inputs.media.wrapped import media_marks
+from fanlight_engine.inputs.media.wrapped.media_tokens import media_tokens
 from fanlight_engine.inputs.prompt import PromptRenderer, RenderedPrompt
 from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import (
     Conversation,
     ImagePart,
     Message,
-    Modality,
     Prompt,
     RawPrompt,
     Role,
@@ -33,9 +35,10 @@ IMAGE = ImagePart(b"never opened here")
 
 
 def renderer_of(checkpoint: Checkpoint, tokenizer: Any, processor: Any = None) -> PromptRenderer:
-    ids = ((Modality.IMAGE, checkpoint.image_token_id), (Modality.VIDEO, checkpoint.video_token_id))
-    placeholders = {modality: token_id for modality, token_id in ids if token_id is not None}
-    return PromptRenderer(checkpoint, tokenizer, GuardedTokenizer(tokenizer), processor, placeholders)
+    guarded = GuardedTokenizer(tokenizer, media_marks(processor) if processor else ())
+    tokens = media_tokens(checkpoint, processor, guarded) if processor else {}
+    placeholders = {modality: one.placeholder_id for modality, one in tokens.items()}
+    return PromptRenderer(checkpoint, tokenizer, guarded, processor, placeholders)
 
 
 class Prompts:
@@ -61,9 +64,9 @@ class Prompts:
         return tuple(ids[0] if isinstance(ids[0], list) else ids)
 
 
-@pytest.fixture(scope="session", params=["llama", "qwen", "llava"])
-def prompts(request: pytest.FixtureRequest) -> Prompts:
-    return Prompts(request.getfixturevalue(request.param))
+@pytest.fixture(scope="session", params=["llama", "qwen2_5_vl", "llava", "gemma3", "smolvlm", "internvl"])
+def prompts(request: pytest.FixtureRequest, checkpoint_of: Callable[[str], Checkpoint]) -> Prompts:
+    return Prompts(checkpoint_of(request.param))
 
 
 def ask(*texts: str) -> Conversation:
@@ -230,12 +233,13 @@ def test_a_template_may_object_in_its_own_words(llama: Checkpoint):
 
 def test_a_template_that_fails_says_so_without_internals(llama: Checkpoint):
     prompts = Prompts(llama)
-    prompts.tokenizer.chat_template = "{{ messages[0]['content'].__class__.__mro__[1].__subclasses__() }}"
-    renderer = renderer_of(llama, prompts.tokenizer)
-    field, reason, text = refusal(lambda: renderer.render(ask("hi"), CONTEXT))
+    prompts.tokenizer.chat_template = "{{ messages[0].content }}{% if messages[1] %}{{ missing.further }}{% endif %}"
+    renderer = renderer_of(prompts.checkpoint, prompts.tokenizer)
+    two = Conversation((Message(Role.USER, (TextPart("hi"),)), Message(Role.USER, (TextPart("hi"),))))
+    field, reason, text = refusal(lambda: renderer.render(two, CONTEXT))
     assert (field, reason) == ("conversation", Reason.CHAT_TEMPLATE_FAILED)
-    assert "SecurityError" in text
-    assert "/" not in text
+    assert "fails with UndefinedError" in text
+    assert "missing" not in text
 
 
 def test_a_checkpoint_without_template_asks_for_a_raw_prompt(llama: Checkpoint):
@@ -269,3 +273,118 @@ def test_text_that_can_never_fit_is_refused_before_it_is_tokenised(llama: Checkp
 def test_empty_prompts_are_refused(qwen: Checkpoint):
     prompts = Prompts(qwen)
     assert refusal(lambda: prompts.render(RawPrompt((TextPart(""),))))[1] is Reason.EMPTY_PROMPT
+
+
+CLIP = VideoPart(b"never opened here")
+ID_LEVEL_FAMILIES = ("llava", "qwen2_5_vl", "internvl", "idefics3", "mistral3", "llava_onevision", "smolvlm")
+
+
+def replacement_of(prompts: Prompts, text: str, merges: bool) -> Replacement:
+    row_id = prompts.checkpoint.image_token_id
+    assert row_id is not None
+    return replacement_from(prompts.renderer._guarded.encode_trusted(text), row_id, text, merges)
+
+
+@pytest.mark.parametrize("family", ID_LEVEL_FAMILIES)
+def test_ids_in_the_place_of_ids_are_what_the_whole_text_would_be_tokenised_to(
+    checkpoint_of: Callable[[str], Checkpoint], family: str
+):
+    """Where control tokens are at both ends, whatever is between them: the cheap way is right."""
+    prompts = Prompts(checkpoint_of(family))
+    token = prompts.reference.image_token
+    text = f"{token * 3} and\n\n {token * 2}"
+    assert prompts.renderer._guarded.stands_alone(text, in_place_of=token)
+    for before, after in itertools.product(("", "a", "a \n"), ("", " b", "\n\nb", " ")):
+        rendered = prompts.render(RawPrompt((TextPart(before), IMAGE, TextPart(after), IMAGE)))
+        by_ids, by_text = (
+            prompts.renderer.expand(rendered, [replacement_of(prompts, text, merges)] * 2, "raw")
+            for merges in (False, True)
+        )
+        assert by_ids == by_text
+
+
+def test_text_at_the_border_of_a_replacement_does_not_stand_alone(checkpoint_of: Callable[[str], Checkpoint]):
+    prompts = Prompts(checkpoint_of("gemma3"))
+    guarded, token = prompts.renderer._guarded, prompts.reference.image_token
+    assert guarded.stands_alone(token, in_place_of=token)
+    for text in (f"\n{token}", f"{token}\n", "ordinary", f" {token} {token}"):
+        assert not guarded.stands_alone(text, in_place_of=token)
+
+
+def test_answers_are_spliced_in_where_text_is_expanded_too(checkpoint_of: Callable[[str], Checkpoint]):
+    prompts = Prompts(checkpoint_of("gemma3"))
+    letters = prompts.tokenizer.convert_tokens_to_ids(list("cat"))
+    conversation = Conversation(
+        (
+            Message(Role.USER, (IMAGE, TextPart("\nwho?"))),
+            Message(Role.ASSISTANT, (TextPart("cat", tuple(letters)),)),
+            Message(Role.USER, (TextPart("what?\n"), IMAGE)),
+        )
+    )
+    text = prompts.reference.full_image_sequence
+    expanded = prompts.renderer.expand(
+        prompts.render(conversation), [replacement_of(prompts, text, merges=True)] * 2, "conversation"
+    )
+    places = [index for index in range(len(expanded.ids)) if list(expanded.ids[index : index + 3]) == letters]
+    assert len(places) == 1
+    (first,), (second,) = expanded.ranges
+    assert first.start + first.length < places[0] < second.start
+    assert (first.length, second.length) == (9, 9)
+
+
+def test_typed_tokens_that_take_embeddings_are_refused_where_they_would_be_taken_for_media(
+    checkpoint_of: Callable[[str], Checkpoint],
+):
+    """As text they stay text; a raw prompt may ask for more."""
+    prompts = Prompts(checkpoint_of("gemma3"))
+    replacement = replacement_of(prompts, prompts.reference.full_image_sequence, merges=True)
+    for parses in (False, True):
+        raw = RawPrompt((TextPart("<image_soft_token>"), IMAGE), parse_special_tokens=parses)
+        rendered = prompts.render(raw)
+        if not parses:
+            assert prompts.renderer.expand(rendered, [replacement], "raw").image_tokens == 9
+            continue
+        field, reason, text = refusal(lambda seen=rendered: prompts.renderer.expand(seen, [replacement], "raw"))
+        assert (field, reason) == ("raw", Reason.IMAGE_COUNT_MISMATCH)
+        assert "it has 10" in text
+
+
+def test_a_clip_may_be_written_as_a_word_that_is_no_token(checkpoint_of: Callable[[str], Checkpoint]):
+    prompts = Prompts(checkpoint_of("smolvlm"))
+    assert "<video>" not in prompts.tokenizer.get_vocab()
+    rendered = prompts.render(RawPrompt((TextPart("<video> "), CLIP, TextPart("<video>"))))
+    ((place, placeholder_id),) = rendered.placeholders
+    assert placeholder_id < 0
+    typed = prompts.tokenizer.encode("<video> ", add_special_tokens=False)
+    assert list(rendered.ids[place - len(typed) : place]) == typed
+
+
+def test_ids_cannot_name_a_clip_that_has_no_token(checkpoint_of: Callable[[str], Checkpoint]):
+    prompts = Prompts(checkpoint_of("smolvlm"))
+    field, _, text = refusal(lambda: prompts.render(TokenPrompt((1, 2), videos=(CLIP,))))
+    assert field == "tokens.videos[0]"
+    assert "raw prompt" in text
+
+
+def test_families_without_a_template_see_media_then_text(checkpoint_of: Callable[[str], Checkpoint]):
+    prompts = Prompts(checkpoint_of("paligemma"))
+    assert not prompts.renderer.has_chat_template
+    with pytest.raises(MissingTemplateError, match="its pictures first and the text behind them"):
+        prompts.render(ask("hi"))
+    bos, image = prompts.tokenizer.bos_token_id, prompts.checkpoint.image_token_id
+    for images, said in itertools.product(range(3), ("what is it", "", " \nhi")):
+        rendered = prompts.render(RawPrompt((*[IMAGE] * images, TextPart(said))))
+        text = prompts.tokenizer.encode(f"<bos>{said}\n", add_special_tokens=False)
+        assert list(rendered.ids) == [image] * images + text
+        assert (text[0], text.count(bos)) == (bos, 1)
+        assert len(rendered.placeholders) == images
+    typed = prompts.render(RawPrompt((TextPart("<image><bos>"),))).ids
+    assert image not in typed
+    assert typed.count(bos) == 1
+
+
+def test_media_behind_text_are_refused_where_a_family_cannot_see_them_there(checkpoint_of: Callable[[str], Checkpoint]):
+    prompts = Prompts(checkpoint_of("paligemma"))
+    field, _, text = refusal(lambda: prompts.render(RawPrompt((IMAGE, TextPart("a"), IMAGE))))
+    assert field == "raw.parts[2].image"
+    assert "before all text" in text

@@ -1,7 +1,8 @@
 """Placeholders -> the positions a medium really takes, and which of these take a row of its embedding.
 
-The i-th image placeholder belongs to the i-th picture, the i-th video placeholder to the i-th clip. Knows ids and
-counts only: no text, no pixels, no tensors.
+The i-th image placeholder belongs to the i-th picture, the i-th video placeholder to the i-th clip. Two ways: `expand`
+puts ids in the place of ids; `rows_of_expanded` finds the rows in ids of a text that was expanded before it was
+tokenised, which replacements with ordinary text at their border need. Knows ids and counts only: it tokenises nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +18,26 @@ from fanlight_engine.request import Modality
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Ids that stand where one medium's placeholder stood; `runs` are (offset, length) of those that take rows."""
+    """Ids that stand where one medium's placeholder stood; `runs` are (offset, length) of those that take rows.
+
+    `text` is the same spelled out. Where it `merges`, the text around it may change what it is tokenised to: `ids` are
+    those of the text alone.
+    """
 
     ids: tuple[int, ...]
     runs: tuple[tuple[int, int], ...]
+    text: str = ""
+    merges: bool = False
 
     @property
     def rows(self) -> int:
         """Embedding rows that the medium needs."""
         return sum(length for _, length in self.runs)
+
+    @property
+    def row_ids(self) -> frozenset[int]:
+        """Ids at the positions that take rows."""
+        return frozenset(self.ids[offset] for offset, _ in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +57,10 @@ class ExpandedPrompt:
         return sum(run.length for run in self.mask_runs)
 
 
-def replacement_from(ids: Sequence[int], placeholder_id: int) -> Replacement:
-    """The positions that hold the placeholder take rows; separators and tags keep their own ids."""
-    runs: list[tuple[int, int]] = []
-    for offset, token_id in enumerate(ids):
-        if token_id != placeholder_id:
-            continue
-        if runs and sum(runs[-1]) == offset:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((offset, 1))
-    return Replacement(tuple(ids), tuple(runs))
+def replacement_from(ids: Sequence[int], row_id: int, text: str = "", merges: bool = False) -> Replacement:
+    """The positions that hold `row_id` take rows; separators and tags keep their own ids."""
+    positions = [offset for offset, token_id in enumerate(ids) if token_id == row_id]
+    return Replacement(tuple(ids), tuple(_runs(positions)), text, merges)
 
 
 def expand(ids: Sequence[int], places: Sequence[int], replacements: Sequence[Replacement]) -> ExpandedPrompt:
@@ -77,6 +82,35 @@ def expand(ids: Sequence[int], places: Sequence[int], replacements: Sequence[Rep
         copied = place + 1
     expanded.extend(ids[copied:])
     return ExpandedPrompt(tuple(expanded), tuple(runs), tuple(ranges))
+
+
+def rows_of_expanded(ids: Sequence[int], replacements: Sequence[Replacement], field: str) -> ExpandedPrompt:
+    """The prompt with these ids, in which the replacements stand in order already.
+
+    Raises InvalidRequestError where the prompt has further ids that only media may have.
+    """
+    row_ids = frozenset[int]().union(*(replacement.row_ids for replacement in replacements))
+    positions = [position for position, token_id in enumerate(ids) if token_id in row_ids]
+    rows = sum(replacement.rows for replacement in replacements)
+    if len(positions) != rows:
+        raise InvalidRequestError(
+            field,
+            f"it has {len(positions)} of the tokens that take a medium's embeddings, its media have {rows}; leave out "
+            "those that stand in its text",
+            Reason.IMAGE_COUNT_MISMATCH,
+        )
+    runs: list[MaskRun] = []
+    ranges: list[tuple[MaskRun, ...]] = []
+    row = 0
+    for replacement in replacements:
+        own: list[MaskRun] = []
+        for start, length in _runs(positions[row : row + replacement.rows]):
+            own.append(MaskRun(start, row, length))
+            row += length
+        for run in own:
+            _append_run(runs, run)
+        ranges.append(tuple(own))
+    return ExpandedPrompt(tuple(ids), tuple(runs), tuple(ranges))
 
 
 def assign(
@@ -108,7 +142,8 @@ def assign(
 def refuse_touching(prompt: ExpandedPrompt, modalities: Sequence[Modality], field: str) -> None:
     """Raise InvalidRequestError where two media of one kind (`modalities` in prompt order) stand side by side.
 
-    Rope indices of the M-RoPE families tell media apart by what stands between them.
+    Rope indices of the M-RoPE families tell media apart by what stands between them. The pieces of one clip may be as
+    they are.
     """
     pairs = zip(prompt.ranges, prompt.ranges[1:], modalities, modalities[1:], strict=False)
     for before, after, kind, next_kind in pairs:
@@ -119,6 +154,17 @@ def refuse_touching(prompt: ExpandedPrompt, modalities: Sequence[Modality], fiel
                 "them apart; put a token between them",
                 Reason.IMAGE_COUNT_MISMATCH,
             )
+
+
+def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending positions as (start, length) of those that follow each other."""
+    runs: list[tuple[int, int]] = []
+    for position in positions:
+        if runs and sum(runs[-1]) == position:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((position, 1))
+    return runs
 
 
 def _append_run(runs: list[MaskRun], run: MaskRun) -> None:

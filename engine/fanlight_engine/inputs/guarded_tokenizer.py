@@ -9,8 +9,9 @@ characters instead of their own spelling:
     ids        101, ..., '<', '|', 'im', ..., 102               `encode`: one call, one string
 
 Everything else about the copy (normalizer, pre-tokenizer, model, how added tokens strip their neighbours) is the
-original's, so ordinary text gets exactly the original's ids. Knows nothing of templates or conversations. Thread safe:
-the copy is never changed after construction.
+original's, so ordinary text gets exactly the original's ids. Marks are words that a template writes for a medium, and
+that are no tokens of the vocabulary: they are guarded as control tokens are, and `encode` gives them pseudo ids below
+SPLICE. Knows nothing of templates or conversations. Thread safe: the copy is never changed after construction.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _PRIVATE_CHARACTERS = 0xFFFE
 class GuardedTokenizer:
     """See the module. `prefix_ids` and `suffix_ids` are what the original adds around a text by default (BOS, EOS)."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, marks: Sequence[str] = ()) -> None:
+        """`marks` that are control tokens of the vocabulary stay these."""
         original = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(original, Tokenizer):
             raise CheckpointError(
@@ -46,14 +48,20 @@ class GuardedTokenizer:
         nonce = "".join(chr(_NONCE_BASE + secrets.randbelow(_PRIVATE_CHARACTERS)) for _ in range(6))
         added = sorted(original.get_added_tokens_decoder().items())
         control = [(token_id, token) for token_id, token in added if token.special or not token.content.isspace()]
-        if len(control) >= _PRIVATE_CHARACTERS:
+        self._tokens = {token.content: token for _, token in control}
+        marks = [mark for mark in dict.fromkeys(marks) if mark not in self._tokens]
+        spellings = [*self._tokens, *marks]
+        if len(spellings) >= _PRIVATE_CHARACTERS:
             raise CheckpointError(f"the checkpoint's tokenizer adds {len(control)} tokens, more than can be guarded")
-        self._stand_ins = {token.content: nonce + chr(_STAND_IN_BASE + i) for i, (_, token) in enumerate(control)}
-        self.splice_mark = nonce + chr(_STAND_IN_BASE + len(control))
+        self._stand_ins = {spelling: nonce + chr(_STAND_IN_BASE + i) for i, spelling in enumerate(spellings)}
+        self.splice_mark = nonce + chr(_STAND_IN_BASE + len(spellings))
         self._copy = _copied(original, added_tokens=[], post_processor=None)
         _add_tokens(self._copy, [_renamed(token, self._stand_ins.get(token.content)) for _, token in added])
-        self._copy.add_special_tokens([AddedToken(self.splice_mark, special=True, normalized=False)])
-        self._original_ids = self._map_ids(added)
+        own = [*(self._stand_ins[mark] for mark in marks), self.splice_mark]
+        self._copy.add_special_tokens([AddedToken(content, special=True, normalized=False) for content in own])
+        self._ids = {token.content: token_id for token_id, token in control}
+        self._ids |= {mark: SPLICE - 1 - number for number, mark in enumerate(marks)}
+        self._original_ids = self._map_ids(added, marks)
         self._control_ids = {token_id for token_id, _ in control} - {getattr(tokenizer, "unk_token_id", None)}
         self._pattern = _longest_first(self._stand_ins)
         self._guarded_characters = re.compile(
@@ -61,6 +69,14 @@ class GuardedTokenizer:
         )
         self.prefix_ids, self.suffix_ids = _default_affixes(original)
         self.longest_token = max((len(token) for token in original.get_vocab()), default=1)
+
+    def id_of(self, spelling: str) -> int | None:
+        """The id of a control token, the pseudo id of a mark; None for anything else."""
+        return self._ids.get(spelling)
+
+    def spelling_of(self, token_id: int) -> str | None:
+        """What `id_of` has this id for."""
+        return next((spelling for spelling, own in self._ids.items() if own == token_id), None)
 
     def guard(self, text: str, guard: str) -> str:
         """`text` with `guard` behind every character that could begin a control token."""
@@ -94,9 +110,32 @@ class GuardedTokenizer:
         """Ids of a text whose control tokens are meant."""
         return self.encode(self.replace_control_tokens(text))
 
-    def _map_ids(self, added: Iterable[tuple[int, AddedToken]]) -> dict[int, int]:
+    def substitute(self, prepared: str, token_ids: Iterable[int], texts: Iterable[str]) -> str:
+        """`prepared` with the stand-ins of `token_ids` replaced by `texts`, one after the other; control tokens in them
+        are meant."""
+        spellings = [spelling for token_id in token_ids if (spelling := self.spelling_of(token_id)) is not None]
+        pattern = "|".join(re.escape(self._stand_ins[spelling]) for spelling in spellings)
+        in_order = iter(texts)
+        return re.sub(pattern, lambda _: self.replace_control_tokens(next(in_order)), prepared)
+
+    def stands_alone(self, text: str, in_place_of: str) -> bool:
+        """Whether a text in which control tokens are meant has the same ids wherever a control token, `in_place_of`,
+        could stand: it begins and ends with control tokens that part from their neighbours as that one does."""
+        tokens = list(re.finditer(self._pattern, text)) if self._stand_ins else []
+        if not tokens or tokens[0].start() != 0 or tokens[-1].end() != len(text):
+            return False
+        manners = {self._manners(one) for one in (tokens[0].group(), tokens[-1].group(), in_place_of)}
+        return len(manners) == 1 and None not in manners
+
+    def _manners(self, spelling: str) -> tuple[bool, bool, bool] | None:
+        """How a control token treats its neighbours; None where that depends on them, and for marks."""
+        token = self._tokens.get(spelling)
+        return None if token is None or token.single_word else (token.lstrip, token.rstrip, token.normalized)
+
+    def _map_ids(self, added: Iterable[tuple[int, AddedToken]], marks: Iterable[str]) -> dict[int, int]:
         """Ids of the copy -> ids of the original, where they differ in meaning; proves every stand-in on the way."""
         mapping: dict[int | None, int] = {self._copy.token_to_id(self.splice_mark): SPLICE}
+        mapping |= {self._copy.token_to_id(self._stand_ins[mark]): self._ids[mark] for mark in marks}
         for token_id, token in added:
             name = self._stand_ins.get(token.content, token.content)
             copied = self._copy.encode(name, add_special_tokens=False).ids

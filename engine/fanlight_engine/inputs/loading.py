@@ -1,7 +1,7 @@
 """Loads what a checkpoint brings for its inputs: tokenizer, chat template and media processor.
 
 A checkpoint with an ImageProcessingConfig gets the native pipeline, any other its own processor of transformers.
-Raises CheckpointError naming the files that are missing. Knows nothing of requests.
+Raises CheckpointError naming the files that are missing or do not fit. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from fanlight_engine.inputs.media.native.image_processing_config import find_ima
 from fanlight_engine.inputs.media.native.pixel_statistics import find_pixel_statistics
 from fanlight_engine.inputs.media.native.processor import NativeProcessor
 from fanlight_engine.inputs.media.processing import MediaProcessor
-from fanlight_engine.inputs.media.wrapped import WrappedProcessor
+from fanlight_engine.inputs.media.wrapped import WrappedProcessor, media_marks
 from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.packages import require_package
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ def load_inputs(config: EngineConfig, checkpoint: Checkpoint) -> LoadedInputs:
         native = NativeProcessor(config, checkpoint, processing, statistics)
         return LoadedInputs(tokenizer, GuardedTokenizer(tokenizer), None, native)
     processor = _load_processor(checkpoint)
-    guarded = GuardedTokenizer(processor.tokenizer)
+    guarded = GuardedTokenizer(processor.tokenizer, media_marks(processor))
     wrapped = WrappedProcessor(config, checkpoint, processor, guarded)
+    wrapped.refuse_misfit()
     return LoadedInputs(processor.tokenizer, guarded, processor, wrapped)
 
 
@@ -63,6 +65,8 @@ def _load_tokenizer(checkpoint: Checkpoint) -> Any:
 
 
 def _load_processor(checkpoint: Checkpoint) -> Any:
+    for module in checkpoint.family.packages:
+        require_package(module, f"the processor of {checkpoint.family.model_type} checkpoints ({checkpoint.name})")
     try:
         processor = AutoProcessor.from_pretrained(checkpoint.path, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # as above
@@ -70,10 +74,21 @@ def _load_processor(checkpoint: Checkpoint) -> Any:
             f"the processor of {checkpoint.name} cannot be loaded: {error}; preprocessor_config.json or "
             "processor_config.json and the tokenizer's files are needed"
         ) from error
-    for part in ("image_processor", "tokenizer", "replace_image_token"):
+    _refuse_other_processors(processor, checkpoint)
+    return processor
+
+
+_NEEDED_OF_IMAGES = ("image_processor", "tokenizer", "image_token")
+_NEEDED_OF_VIDEOS = ("video_processor", "video_token")
+
+
+def _refuse_other_processors(processor: Any, checkpoint: Checkpoint) -> None:
+    """A processor of another kind (of text alone, say) would load, and then fail at every picture."""
+    needed = _NEEDED_OF_IMAGES + _NEEDED_OF_VIDEOS * checkpoint.family.takes_videos
+    for part in needed:
         if getattr(processor, part, None) is None:
             raise CheckpointError(
-                f"the processor of {checkpoint.name} ({type(processor).__name__}) has no {part}; a processor of images "
-                "and text is needed"
+                f"the processor of {checkpoint.name} ({type(processor).__name__}) has no {part}; "
+                f"{checkpoint.path.name}/processor_config.json and preprocessor_config.json must be those of "
+                f"{checkpoint.family.model_type} checkpoints: take them from where the weights are from"
             )
-    return processor

@@ -15,7 +15,9 @@ from tokenizers import Tokenizer
 from fanlight_engine import sampling
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig
+from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.messages import AddRequest, MediaInput
+from fanlight_engine.core.spans import refusal_of_spans, spans_of
 from fanlight_engine.dry_run import MediaCount, TokenCount
 from fanlight_engine.errors import InvalidRequestError, Reason, UnknownModelError
 from fanlight_engine.inputs import expansion
@@ -28,12 +30,12 @@ from fanlight_engine.inputs.media.sources.resolver import SourceResolver
 from fanlight_engine.inputs.prompt import PromptRenderer
 from fanlight_engine.inputs.validation import MediaItem, check_media_items, items_of_messages, media_items
 from fanlight_engine.inputs.workers import Workers
+from fanlight_engine.lora import served_names
 from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.families import Positions
+from fanlight_engine.model.families import Bidirectional, Positions
 from fanlight_engine.request import (
     Conversation,
     Generation,
-    ImagePart,
     MediaPart,
     Message,
     Modality,
@@ -96,13 +98,14 @@ class Preparation:
         self._checkpoint = checkpoint
         self._workers = workers
         self._resolver = resolver
+        self._served = served_names(checkpoint.name, config.lora)
         self._memory = MemoryBudget(config.media_memory_bytes, config.max_request_media_bytes)
         self.tokenizer: Tokenizer = inputs.tokenizer.backend_tokenizer
         self.guarded = inputs.guarded
         self.media: MediaPipeline | None = None
         if inputs.media is not None:
             self.media = MediaPipeline(config, MediaPreprocessor(config, checkpoint, inputs.media), workers)
-        placeholder_ids = {one: self._placeholder_id(one) for one in self.modalities}
+        placeholder_ids = {one: self.placeholder_id(one) for one in self.modalities}
         self.renderer = PromptRenderer(checkpoint, inputs.tokenizer, inputs.guarded, inputs.processor, placeholder_ids)
 
     @property
@@ -117,6 +120,7 @@ class Preparation:
         self._check(generation)
         draft = await self._draft(generation, facts.context_length)
         _refuse_media_that_never_fit(draft.media, facts)
+        _refuse_spans_that_never_fit(draft, facts, _prompt_field(generation.prompt))
         parameters = sampling.resolve(
             generation.sampling,
             self._checkpoint,
@@ -133,6 +137,7 @@ class Preparation:
             draft.prompt.mask_runs,
             cache_salt=_salt_of(generation.principal),
             arrival=arrival,
+            lora=self._lora_of(generation.model),
         )
         return PreparedRequest(
             request, draft.prompt.image_tokens, draft.media, draft.decode_seconds, draft.preprocess_seconds
@@ -143,8 +148,9 @@ class Preparation:
         self._check(generation)
         draft = await self._draft(generation, max(facts.context_length, _LONGEST_COUNTED), refuses_long=False)
         _refuse_media_that_never_fit(draft.media, facts)
+        _refuse_spans_that_never_fit(draft, facts, _prompt_field(generation.prompt))
         tokens, left = len(draft.prompt.ids), max(0, facts.context_length - len(draft.prompt.ids))
-        asked = generation.sampling.max_new_tokens
+        asked = sampling.asked_length(generation.sampling, self._config)
         return TokenCount(
             prompt_tokens=tokens,
             image_tokens=draft.prompt.image_tokens,
@@ -157,9 +163,10 @@ class Preparation:
         )
 
     async def prepare_media(
-        self, parts: Sequence[ImagePart], principal: str, facts: CoreFacts
+        self, parts: Sequence[MediaPart], principal: str, facts: CoreFacts
     ) -> tuple[PreparedMedium, ...]:
-        """Pictures without a prompt, for their embeddings. Raises RequestError naming `images[i]`."""
+        """Media without a prompt, each as if it were the only one, for their embeddings. Raises RequestError naming
+        `images[i]`."""
         items = [MediaItem(f"images[{index}]", part) for index, part in enumerate(parts)]
         check_media_items(items, self._checkpoint, self.modalities, self._config)
         with self._memory.account() as account:
@@ -168,6 +175,16 @@ class Preparation:
         uses = [MediaUse(item.field, medium, 0) for item, medium in zip(items, media.media, strict=True)]
         _refuse_media_that_never_fit(uses, facts)
         return media.media
+
+    def forget_media(self, media: Sequence[PreparedMedium]) -> None:
+        """Keep these no longer; whoever sends them again has them prepared again."""
+        if self.media is not None:
+            for medium in media:
+                self.media.cache.drop(medium.input.digest)
+
+    def close(self) -> None:
+        """End the process that renders conversations. Idempotent."""
+        self.renderer.close()
 
     async def resolve_sources(self, messages: Sequence[Message], principal: str) -> tuple[Message, ...]:
         """The messages with uploads and URLs replaced by their bytes. Raises RequestError naming `messages[i]...`."""
@@ -184,13 +201,17 @@ class Preparation:
         )
 
     def check_model(self, name: str) -> None:
-        """Raise UnknownModelError unless the name is empty or the served one."""
-        if name not in ("", self._checkpoint.name):
+        """Raise UnknownModelError unless the name is empty, the checkpoint's, or that of one of its LoRA adapters."""
+        if name and name not in self._served:
             raise UnknownModelError(
                 "model",
-                f"{name!r} is not served; ask for {self._checkpoint.name!r} or leave it out",
+                f"{name!r} is not served; ask for {' or '.join(map(repr, self._served))}, or leave it out",
                 Reason.MODEL_NOT_FOUND,
             )
+
+    def _lora_of(self, name: str) -> str:
+        """The adapter that a model's name asks for; empty for the checkpoint itself."""
+        return "" if name == self._checkpoint.name else name
 
     def _check(self, generation: Generation) -> None:
         self.check_model(generation.model)
@@ -201,16 +222,17 @@ class Preparation:
         """The expanded prompt. Rendered first, which is cheap, then fetched, judged by headers, decoded."""
         prompt = generation.prompt
         items = media_items(prompt, self._checkpoint, self.modalities, self._config)
+        items = self._marked_as_several(items)
         rendered = await self._workers.run_light(self.renderer.render, prompt, longest)
         if refuses_long:
             sampling.refuse_too_long(len(rendered.ids), longest)
-        kinds = [(item.modality, self._placeholder_id(item.modality)) for item in items]
+        kinds = [(item.modality, self.placeholder_id(item.modality)) for item in items]
         assigned = expansion.assign(rendered.placeholders, kinds, _prompt_field(prompt))
         with self._memory.account() as account:
             resolved = await self._resolver.resolve(items, generation.principal, account)
             media = await self._prepare_media(resolved, generation.principal)
         replacements = [media.media[number].replacement for _, number in assigned]
-        expanded = expansion.expand(rendered.ids, [place for place, _ in assigned], replacements)
+        expanded = await self._workers.run_light(self.renderer.expand, rendered, replacements, _prompt_field(prompt))
         if self._checkpoint.family.positions is Positions.MROPE:
             kinds_in_order = [items[number].modality for _, number in assigned]
             expansion.refuse_touching(expanded, kinds_in_order, _prompt_field(prompt))
@@ -221,12 +243,20 @@ class Preparation:
         )
         return _Draft(expanded, uses, media.decode_seconds, media.preprocess_seconds)
 
+    def _marked_as_several(self, items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
+        """Where the family splits only a lone picture: pictures of all turns count, as the model sees all of them."""
+        pictures = [item for item in items if item.modality is Modality.IMAGE]
+        if len(pictures) < 2 or not self._checkpoint.family.splits_only_a_lone_picture:
+            return items
+        return tuple(replace(item, is_one_of_several=item.modality is Modality.IMAGE) for item in items)
+
     async def _prepare_media(self, resolved: Sequence[MediaItem], principal: str) -> PreparedMedia:
         if self.media is None or not resolved:
             return PreparedMedia()
         return await self.media.prepare(resolved, await self.media.inspect(resolved, principal))
 
-    def _placeholder_id(self, modality: Modality) -> int:
+    def placeholder_id(self, modality: Modality) -> int:
+        """The id that stands for a medium before expansion; negative where the tokenizer has no token for it."""
         assert self.media is not None
         return self.media.placeholder_id(modality)
 
@@ -253,6 +283,17 @@ def _refuse_media_that_never_fit(media: Sequence[MediaUse], facts: CoreFacts) ->
                 + ("smaller image" if is_image else "smaller video, or fewer frames of it"),
                 Reason.IMAGE_TOO_LARGE if is_image else Reason.VIDEO_TOO_LARGE,
             )
+
+
+def _refuse_spans_that_never_fit(draft: _Draft, facts: CoreFacts, field: str) -> None:
+    """What sees the whole of itself is computed in one step."""
+    if facts.bidirectional is Bidirectional.NONE:
+        return
+    media, length = draft.inputs, len(draft.prompt.ids)
+    spans = spans_of(facts.bidirectional, ImageMask(media, draft.prompt.mask_runs, length), length)
+    refusal = refusal_of_spans(spans, media, facts)
+    if refusal is not None:
+        raise InvalidRequestError(field, refusal[1], refusal[0])
 
 
 def _media_count(use: MediaUse, prompt: ExpandedPrompt) -> MediaCount:

@@ -1,42 +1,71 @@
-"""Prompts of all three forms -> token ids with one placeholder per picture and per clip.
+"""Prompts of all three forms -> token ids with one placeholder per picture and per clip, and later the expanded prompt.
 
-Conversations go through the checkpoint's chat template, raw prompts are joined as they are, token prompts are checked.
-For ordinary text the ids are those of the checkpoint's own processor; control tokens typed by a person stay text.
-Knows nothing of pixels, nor of how many positions a medium takes. Runs in a worker thread; changes nothing shared.
+Conversations go through the checkpoint's chat template, raw prompts are joined as they are (or laid out as the family
+wants it), token prompts are checked. For ordinary text the ids are those of the checkpoint's own processor; control
+tokens typed by a person stay text.
+
+Processors expand placeholders in the text, and tokenise it afterwards. Where a medium's replacement begins or ends with
+ordinary text, that text is tokenised together with what stands beside it, so the prepared text is kept and expanded,
+too. Where replacements begin and end with control tokens, or nobody has the text (token prompts), ids are put in the
+place of ids; in a token prompt a replacement is tokenised for itself. Knows nothing of pixels. Runs in a worker thread;
+changes nothing shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerBase
 
 from fanlight_engine.errors import CheckpointError, InvalidRequestError, Reason
 from fanlight_engine.inputs.chat_template import ChatTemplate
+from fanlight_engine.inputs.expansion import ExpandedPrompt, Replacement, expand, rows_of_expanded
 from fanlight_engine.inputs.guarded_tokenizer import SPLICE, GuardedTokenizer
 from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import (
     AudioPart,
     Conversation,
     ImagePart,
+    Message,
     Modality,
     Part,
     Prompt,
     RawPrompt,
+    Role,
     TextPart,
     TokenPrompt,
+    VideoPart,
 )
 
+_RAW_INSTEAD = "send the text as a raw prompt instead"
+_RAW_INSTEAD_MEDIA_FIRST = "send a raw prompt instead, its pictures first and the text behind them"
+_LONGEST_PROBE = 1 << 20
+"""Tokens; templates may write long system prompts."""
 _MEDIA_ID_ATTRIBUTES = ("image_token_id", "image_token_index", "video_token_id", "vision_start_token_id")
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedText:
+    """`text` for GuardedTokenizer.encode. Its n-th splice mark stands for `splices[n]`; `prefix_ids` and `suffix_ids`
+    go around it."""
+
+    text: str
+    splices: tuple[tuple[int, ...], ...] = ()
+    prefix_ids: tuple[int, ...] = ()
+    suffix_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """Ids before expansion; `placeholders` are (index, id) of the ids that stand for media, in order."""
+    """Ids before expansion; `placeholders` are (index, id) of the ids that stand for media, in order.
+
+    `prepared` is what the ids were made of; None for token prompts.
+    """
 
     ids: tuple[int, ...]
     placeholders: tuple[tuple[int, int], ...]
+    prepared: PreparedText | None = None
 
 
 class PromptRenderer:
@@ -57,44 +86,85 @@ class PromptRenderer:
         self._checkpoint = checkpoint
         self._guarded = guarded
         self._bos_id = tokenizer.bos_token_id
+        self._bos = str(tokenizer.bos_token or "")
         self._placeholder_ids = frozenset(placeholder_ids.values())
+        self._clips_have_no_token = placeholder_ids.get(Modality.VIDEO, 0) < 0
+        clips_have_their_own = placeholder_ids.get(Modality.VIDEO) not in (None, placeholder_ids.get(Modality.IMAGE))
+        kinds = {modality: modality if clips_have_their_own else Modality.IMAGE for modality in placeholder_ids}
         self._media_texts = {
-            modality: _media_text(checkpoint, tokenizer, modality, token_id)
+            modality: _media_text(checkpoint, guarded, kinds[modality], token_id)
             for modality, token_id in placeholder_ids.items()
         }
         has_own_template = bool(getattr(processor, "chat_template", None))
         self._template = ChatTemplate(
-            renderer=processor if has_own_template else tokenizer,
+            owner=processor if has_own_template else tokenizer,
             tokenizer=tokenizer,
+            directory=checkpoint.path,
             guarded=guarded,
             media_texts=self._media_texts,
-            video_type="video" if checkpoint.video_token_id in self._placeholder_ids else "image",
-            splice_forbidden_ids=_media_ids(checkpoint),
+            video_type="video" if clips_have_their_own else "image",
+            splice_forbidden_ids=_media_ids(checkpoint) | self._placeholder_ids,
             end_ids=checkpoint.end_ids,
+            instead=_RAW_INSTEAD_MEDIA_FIRST if checkpoint.family.text_after_media else _RAW_INSTEAD,
         )
+        if self.has_chat_template:
+            for modality, token_id in placeholder_ids.items():
+                self._refuse_template_without(modality, token_id)
 
     @property
     def has_chat_template(self) -> bool:
         """Whether conversations can be rendered."""
         return self._template.source is not None
 
+    def close(self) -> None:
+        """End the process that renders conversations. Idempotent."""
+        self._template.close()
+
+    def _refuse_template_without(self, modality: Modality, token_id: int) -> None:
+        """Raise CheckpointError for a template that loses media: all conversations with one would be refused."""
+        medium = ImagePart(b"") if modality is Modality.IMAGE else VideoPart(b"")
+        conversation = Conversation((Message(Role.USER, (medium, TextPart("What is it?"))),))
+        asked = f"asked for a user's {modality} and a question"
+        try:
+            placeholders = self.render(conversation, _LONGEST_PROBE).placeholders
+        except InvalidRequestError as error:
+            raise self._template.refuse(f"{asked}, {error.violations[0].description}") from error
+        found = sum(one == token_id for _, one in placeholders)
+        if found != 1:
+            raise self._template.refuse(f"{asked}, it writes {found} placeholders of {modality}s, one is needed")
+
     def render(self, prompt: Prompt, longest: int) -> RenderedPrompt:
         """Ids and placeholders. Raises InvalidRequestError, for texts of certainly more than `longest` tokens too."""
+        prepared: PreparedText | None = None
         if isinstance(prompt, TokenPrompt):
             field, ids = "tokens.ids", list(prompt.ids)
-            self._check_ids(prompt.ids)
+            self._check_ids(prompt)
         elif isinstance(prompt, RawPrompt):
-            field, ids = "raw", self._raw_ids(prompt, longest)
+            field, (prepared, ids) = "raw", self._raw(prompt, longest)
         else:
-            field, ids = "conversation", self._conversation_ids(prompt, longest)
+            field, (prepared, ids) = "conversation", self._conversation(prompt, longest)
         if not ids:
             raise InvalidRequestError(field, "it has no tokens; send at least one", Reason.EMPTY_PROMPT)
         known = self._placeholder_ids
         placeholders = tuple((index, token_id) for index, token_id in enumerate(ids) if token_id in known)
-        return RenderedPrompt(tuple(ids), placeholders)
+        return RenderedPrompt(tuple(ids), placeholders, prepared)
 
-    def _check_ids(self, ids: tuple[int, ...]) -> None:
-        for index, token_id in enumerate(ids):
+    def expand(self, rendered: RenderedPrompt, replacements: Sequence[Replacement], field: str) -> ExpandedPrompt:
+        """The prompt with `replacements[i]` in the place of its i-th placeholder. Raises InvalidRequestError."""
+        if rendered.prepared is None or not any(replacement.merges for replacement in replacements):
+            return expand(rendered.ids, [place for place, _ in rendered.placeholders], replacements)
+        texts = (replacement.text for replacement in replacements)
+        text = self._guarded.substitute(rendered.prepared.text, self._placeholder_ids, texts)
+        return rows_of_expanded(self._ids_of(replace(rendered.prepared, text=text)), replacements, field)
+
+    def _check_ids(self, prompt: TokenPrompt) -> None:
+        if prompt.videos and self._clips_have_no_token:
+            raise InvalidRequestError(
+                "tokens.videos[0]",
+                "this model has no token that stands for a clip; send it in a conversation or in a raw prompt",
+                Reason.IMAGE_COUNT_MISMATCH,
+            )
+        for index, token_id in enumerate(prompt.ids):
             if not 0 <= token_id < self._checkpoint.vocab_size:
                 raise InvalidRequestError(
                     f"tokens.ids[{index}]",
@@ -102,21 +172,47 @@ class PromptRenderer:
                     Reason.TOKEN_OUT_OF_RANGE,
                 )
 
-    def _conversation_ids(self, conversation: Conversation, longest: int) -> list[int]:
+    def _conversation(self, conversation: Conversation, longest: int) -> tuple[PreparedText, list[int]]:
         rendered = self._template.render(conversation)
-        ids = self._encode(rendered.prepared, longest)
-        splices = iter(rendered.splices)
-        spliced = [one for token_id in ids for one in (next(splices) if token_id == SPLICE else (token_id,))]
-        if not rendered.adds_affixes:
-            return spliced
-        return [*self._guarded.prefix_ids, *spliced, *self._guarded.suffix_ids]
+        prepared = PreparedText(rendered.prepared, rendered.splices)
+        if rendered.adds_affixes:
+            affixes = tuple(self._guarded.prefix_ids), tuple(self._guarded.suffix_ids)
+            prepared = PreparedText(rendered.prepared, rendered.splices, *affixes)
+        self._refuse_much_text(prepared.text, longest)
+        return prepared, self._ids_of(prepared)
 
-    def _raw_ids(self, prompt: RawPrompt, longest: int) -> list[int]:
-        prepared = "".join(self._prepared_part(part, prompt.parse_special_tokens) for part in prompt.parts)
-        ids = self._encode(prepared, longest)
-        if not ids or ids[0] == self._bos_id:
-            return ids
-        return [*self._guarded.prefix_ids, *ids]
+    def _raw(self, prompt: RawPrompt, longest: int) -> tuple[PreparedText, list[int]]:
+        parts = [self._prepared_part(part, prompt.parse_special_tokens) for part in prompt.parts]
+        if self._checkpoint.family.text_after_media:
+            parts = list(self._media_first(prompt, parts))
+        prepared = PreparedText("".join(parts))
+        self._refuse_much_text(prepared.text, longest)
+        ids = self._ids_of(prepared)
+        if not ids or self._bos_id in ids[:1] or self._checkpoint.family.text_after_media:
+            return prepared, ids
+        prefix_ids = tuple(self._guarded.prefix_ids)
+        return replace(prepared, prefix_ids=prefix_ids), [*prefix_ids, *ids]
+
+    def _media_first(self, prompt: RawPrompt, parts: Sequence[str]) -> Iterator[str]:
+        """As the processors of such families lay it out: media, beginning of sequence, text, a newline. Without media,
+        which these processors refuse, it is what is left of that."""
+        first_text = next((i for i, part in enumerate(prompt.parts) if isinstance(part, TextPart)), len(parts))
+        for index, part in enumerate(prompt.parts[first_text:], first_text):
+            if not isinstance(part, TextPart):
+                raise InvalidRequestError(
+                    f"raw.parts[{index}].{'image' if isinstance(part, ImagePart) else 'video'}",
+                    "it stands behind text, and this model sees all media before all text; put it first",
+                )
+        yield from parts[:first_text]
+        yield self._guarded.replace_control_tokens(self._bos)
+        yield from parts[first_text:]
+        yield "\n"
+
+    def _ids_of(self, prepared: PreparedText) -> list[int]:
+        splices = iter(prepared.splices)
+        ids = self._guarded.encode(prepared.text)
+        spliced = [one for token_id in ids for one in (next(splices) if token_id == SPLICE else (token_id,))]
+        return [*prepared.prefix_ids, *spliced, *prepared.suffix_ids]
 
     def _prepared_part(self, part: Part, parse_special_tokens: bool) -> str:
         if isinstance(part, TextPart):
@@ -125,7 +221,7 @@ class PromptRenderer:
         modality = Modality.IMAGE if isinstance(part, ImagePart) else Modality.VIDEO
         return self._guarded.replace_control_tokens(self._media_texts[modality])
 
-    def _encode(self, prepared: str, longest: int) -> list[int]:
+    def _refuse_much_text(self, prepared: str, longest: int) -> None:
         """Text that cannot fit however well it tokenises is refused before time is spent on it."""
         fewest = len(prepared) // self._guarded.longest_token
         if fewest >= longest:
@@ -135,16 +231,18 @@ class PromptRenderer:
                 "for prompt and answer; shorten it",
                 Reason.PROMPT_TOO_LONG,
             )
-        return self._guarded.encode(prepared)
 
 
-def _media_text(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase, modality: Modality, token_id: int) -> str:
+def _media_text(checkpoint: Checkpoint, guarded: GuardedTokenizer, modality: Modality, token_id: int) -> str:
     """How a medium is written in text: its placeholder between the family's marks."""
-    token = tokenizer.convert_ids_to_tokens(token_id)
-    if not isinstance(token, str):
-        raise CheckpointError(f"config.json names {token_id} as {modality} token, which the tokenizer does not have")
+    token = guarded.spelling_of(token_id)
+    if token is None:
+        raise CheckpointError(
+            f"{checkpoint.name} has {token_id} as the token of a {modality}, which is no added token of its "
+            "tokenizer.json; take config.json and the tokenizer's files from one checkpoint"
+        )
     family = checkpoint.family
-    if modality is Modality.VIDEO and token_id == checkpoint.video_token_id:
+    if modality is Modality.VIDEO:
         return f"{family.video_prefix}{token}{family.video_suffix}"
     return f"{family.image_prefix}{token}{family.image_suffix}"
 

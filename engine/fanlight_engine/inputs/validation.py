@@ -39,10 +39,14 @@ _TENSOR_SOURCES = (Patches, Tiles, Embeddings, StoredEmbeddings)
 
 @dataclass(frozen=True, slots=True)
 class MediaItem:
-    """A picture or clip of the prompt, and where in the Generation it stands."""
+    """A picture or clip of the prompt, and where in the Generation it stands.
+
+    `is_one_of_several` is set for pictures of a prompt with others, where the family prepares these otherwise.
+    """
 
     field: str
     part: MediaPart
+    is_one_of_several: bool = False
 
     @property
     def modality(self) -> Modality:

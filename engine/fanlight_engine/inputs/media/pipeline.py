@@ -70,6 +70,11 @@ class MediaCache:
             _, oldest = self.entries.popitem(last=False)
             self.size -= oldest.bytes
 
+    def drop(self, digest: bytes) -> None:
+        """Keep the medium no longer; unknown ones are ignored."""
+        dropped = self.entries.pop(digest, None)
+        self.size -= 0 if dropped is None else dropped.bytes
+
 
 class MediaPipeline:
     """Prepares the media of requests. One per front; all methods run on the event loop."""
@@ -114,7 +119,7 @@ class MediaPipeline:
         is_large = self._preprocessor.content_bytes(item.part) > _LARGE_BYTES
         run = self._workers.run_media if is_large else self._workers.run_light
         try:
-            return await run(self._preprocessor.inspect, item.part, principal)
+            return await run(self._preprocessor.inspect, item.part, principal, item.is_one_of_several)
         except MediaError as error:
             raise error.at(item.field) from error
 
@@ -142,7 +147,9 @@ class MediaPipeline:
 
     async def _fly(self, item: MediaItem, digest: bytes, abandonment: Abandonment) -> PreparedMedium:
         try:
-            medium = await self._workers.run_media(self._preprocessor.prepare, item.part, digest, abandonment)
+            medium = await self._workers.run_media(
+                self._preprocessor.prepare, item.part, digest, abandonment, item.is_one_of_several
+            )
             self.cache.put(medium)
             return medium
         finally:

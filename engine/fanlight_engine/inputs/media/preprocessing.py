@@ -94,17 +94,26 @@ class MediaPreprocessor:
         """How many bytes a digest is made of."""
         return sum(map(len, _content_of(part)))
 
-    def inspect(self, part: MediaPart, principal: str = "") -> bytes:
-        """The digest of a principal's medium whose header is within the limits. Raises MediaError."""
+    def inspect(self, part: MediaPart, principal: str = "", is_one_of_several: bool = False) -> bytes:
+        """The digest of a principal's medium whose header is within the limits. Raises MediaError.
+
+        A picture that is prepared as one of several is another medium than the same picture alone.
+        """
         digest = hashlib.sha256(self._digest_prefix)
         digest.update(hashlib.sha256(principal.encode()).digest())
-        digest.update(_hash_of(_options_of(part)))
+        digest.update(_hash_of(_options_of(part) | ({"is_one_of_several": True} if is_one_of_several else {})))
         digest.update(self._inspect_file(part))
         for piece in _content_of(part):
             digest.update(hashlib.sha256(piece).digest())
         return digest.digest()
 
-    def prepare(self, part: MediaPart, digest: bytes, abandonment: Abandonment | None = None) -> PreparedMedium:
+    def prepare(
+        self,
+        part: MediaPart,
+        digest: bytes,
+        abandonment: Abandonment | None = None,
+        is_one_of_several: bool = False,
+    ) -> PreparedMedium:
         """Decode and preprocess. Raises MediaError; where the work is abandoned, something of no interest."""
         source = part.source
         if isinstance(source, Embeddings):
@@ -119,7 +128,7 @@ class MediaPreprocessor:
             assert isinstance(source, bytes)
             image = images.decode(source, self._config)
             decoded = time.perf_counter()
-            processed = self._processor.process_image(image, part.options)
+            processed = self._processor.process_image(image, part.options, is_one_of_several)
         else:
             clip = self._decode(part, abandonment or Abandonment())
             decoded = time.perf_counter()
@@ -185,7 +194,7 @@ class MediaPreprocessor:
             grid=embeddings.grid,
             seconds_per_grid=embeddings.seconds_per_step or 1.0,
         )
-        replacement = self._processor.replacement_for_rows(rows, modality)
+        replacement = self._processor.replacement_for_rows(rows, modality, embeddings.grid, embeddings.seconds_per_step)
         decision = MediaDecision(grid=embeddings.grid)
         return PreparedMedium(medium, replacement, decision, 0.0, time.perf_counter() - started)
 

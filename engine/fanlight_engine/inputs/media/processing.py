@@ -41,7 +41,8 @@ class MediaError(Exception):
 class MediaDecision:
     """What was decided about one picture or clip, for callers that ask. Sizes are (width, height) in pixels.
 
-    `grid` (t, h, w) counts patches before merging, `tiles` (columns, rows) the tiles without the thumbnail.
+    `grid` (t, h, w) counts patches before merging (of the tiles without the thumbnail, where there are tiles and the
+    grid is needed to know their layout), `tiles` (columns, rows) the tiles without the thumbnail.
     `frame_times` are seconds from the beginning of the clip; empty for pictures and where nobody knows them.
     """
 
@@ -116,11 +117,14 @@ class MediaProcessor(Protocol):
         ...
 
     def placeholder_id(self, modality: Modality) -> int:
-        """The id that stands for one medium in a prompt, before expansion."""
+        """The id that stands for one medium in a prompt, before expansion; a control token or a mark of the guarded
+        tokenizer."""
         ...
 
-    def process_image(self, image: Image.Image, options: PixelOptions) -> ProcessedMedia:
-        """An upright RGB picture."""
+    def process_image(
+        self, image: Image.Image, options: PixelOptions, is_one_of_several: bool = False
+    ) -> ProcessedMedia:
+        """An upright RGB picture, the only one of its prompt unless said."""
         ...
 
     def choose_frames(self, facts: ClipFacts, sampling: FrameOptions) -> tuple[int, ...]:
@@ -135,6 +139,13 @@ class MediaProcessor(Protocol):
         """Pixels that were preprocessed by the caller; their tensors are TensorData of finite numbers."""
         ...
 
-    def replacement_for_rows(self, rows: int, modality: Modality) -> Replacement:
-        """What replaces the placeholder of a medium that comes as `rows` embeddings."""
+    def replacement_for_rows(
+        self,
+        rows: int,
+        modality: Modality,
+        grid: tuple[int, int, int] | None = None,
+        seconds_per_step: float | None = None,
+    ) -> Replacement:
+        """What replaces the placeholder of a medium that comes as `rows` embeddings; `grid` counts patches before
+        merging."""
         ...

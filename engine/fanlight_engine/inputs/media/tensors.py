@@ -45,8 +45,26 @@ def refuse_shape(array: np.ndarray, wanted: tuple[int, ...], name: str, why: str
         raise _invalid(f"{name} has shape {list(array.shape)}, {list(wanted)} is needed: {why}")
 
 
+def embedding_names(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What the tensors [rows, hidden] of embeddings are called.
+
+    One, "embeddings", and where media add features to the first decoder layers one more for each: "layer_0", ...
+    """
+    layers = checkpoint.embedding_width // checkpoint.hidden_size - 1
+    return (EMBEDDINGS, *(f"layer_{layer}" for layer in range(layers)))
+
+
+def embeddings_by_name(wide: TensorData, checkpoint: Checkpoint) -> dict[str, TensorData]:
+    """What the core gives, [rows, embedding width], as the named tensors that callers keep and send back."""
+    names = embedding_names(checkpoint)
+    rows = wide.shape[0]
+    parts = np.frombuffer(wide.data, np.uint8).reshape(rows, len(names), -1)
+    shape = (rows, checkpoint.hidden_size)
+    return {name: TensorData(wide.dtype, shape, parts[:, number].tobytes()) for number, name in enumerate(names)}
+
+
 def embeddings_tensor(embeddings: Embeddings, checkpoint: Checkpoint) -> TensorData:
-    """The one tensor [rows, hidden] float32 of embeddings that fit the checkpoint."""
+    """The one tensor [rows, embedding width] float32 of embeddings that fit the checkpoint."""
     fingerprint = f"sha256:{checkpoint.fingerprint}"
     if embeddings.model_fingerprint != fingerprint:
         raise MediaError(
@@ -54,19 +72,26 @@ def embeddings_tensor(embeddings: Embeddings, checkpoint: Checkpoint) -> TensorD
             f"its model_fingerprint is {embeddings.model_fingerprint[:80]!r}, model {checkpoint.name!r} has "
             f"{fingerprint!r}; encode the image with this model",
         )
-    if set(embeddings.tensors) != {EMBEDDINGS}:
-        names = ", ".join(sorted(embeddings.tensors))[:200] or "none"
-        raise _invalid(f"its tensors are named {names}, exactly one named {EMBEDDINGS!r} is needed")
-    array = checked_floats(embeddings.tensors[EMBEDDINGS], EMBEDDINGS)
-    hidden = checkpoint.hidden_size
+    names = embedding_names(checkpoint)
+    if embeddings.tensors.keys() != set(names):
+        brought = ", ".join(sorted(embeddings.tensors))[:200] or "none"
+        needed = f"one named {EMBEDDINGS!r} is" if len(names) == 1 else f"{', '.join(map(repr, names))} are"
+        raise _invalid(f"its tensors are named {brought}, exactly {needed} needed")
+    parts = [checked_floats(embeddings.tensors[name], name) for name in names]
+    for name, part in zip(names, parts, strict=True):
+        _refuse_other_rows(name, part, parts[0].shape[0], checkpoint.hidden_size)
+    _check_grid(embeddings, parts[0].shape[0], checkpoint)
+    return tensor_data_of(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
+
+
+def _refuse_other_rows(name: str, array: np.ndarray, rows: int, hidden: int) -> None:
     if array.ndim != 2 or array.shape[1] != hidden:
         raise MediaError(
             Reason.EMBEDDINGS_MISMATCH,
-            f"{EMBEDDINGS} has shape {list(array.shape)}, [rows, {hidden}] is needed, as the model's hidden "
-            f"size is {hidden}",
+            f"{name} has shape {list(array.shape)}, [rows, {hidden}] is needed, as the model's hidden size is {hidden}",
         )
-    _check_grid(embeddings, array.shape[0], checkpoint)
-    return tensor_data_of(array)
+    if array.shape[0] != rows:
+        raise _invalid(f"{name} has {array.shape[0]} rows where {EMBEDDINGS} has {rows}; send as many of each")
 
 
 def _check_grid(embeddings: Embeddings, rows: int, checkpoint: Checkpoint) -> None:

@@ -31,6 +31,9 @@ from fanlight_engine.request import FrameOptions, Modality, Patches, PixelOption
 NATIVE_VERSION = 1
 """Part of every digest: raise it when the same pixels would give other tensors than before."""
 
+_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "llava", "llava_next")
+"""Those whose prompts have nothing but rows in the place of a medium; other families put tags and times between them,
+which only their own processors know."""
 _PATHS = {PixelForm.GRID: GridPixels, PixelForm.TILES: TilePixels, PixelForm.ANYRES: AnyresPixels}
 
 
@@ -49,6 +52,12 @@ class NativeProcessor:
             raise CheckpointError(
                 f"there is an image processing configuration, but {checkpoint.family.model_type} checkpoints take no "
                 "pictures; take it out"
+            )
+        if form not in _PATHS or checkpoint.family.model_type not in _FAMILIES:
+            raise CheckpointError(
+                f"there is an image processing configuration, which {checkpoint.family.model_type} checkpoints with a "
+                f"tower for {form} cannot be described by; take it out and give the checkpoint's own processor "
+                f"(described are {', '.join(_FAMILIES)})"
             )
         self._config = config
         self._processing = processing
@@ -75,8 +84,10 @@ class NativeProcessor:
         """The image token, or the video token where the checkpoint has one."""
         return self._path.placeholders[modality]
 
-    def process_image(self, image: Image.Image, options: PixelOptions) -> ProcessedMedia:
-        """An upright RGB picture."""
+    def process_image(
+        self, image: Image.Image, options: PixelOptions, is_one_of_several: bool = False
+    ) -> ProcessedMedia:
+        """An upright RGB picture; no family that is described looks at how many there are."""
         return self._path.image(image, options)
 
     def choose_frames(self, facts: ClipFacts, sampling: FrameOptions) -> tuple[int, ...]:
@@ -95,6 +106,12 @@ class NativeProcessor:
         """Patches or tiles that were preprocessed by the caller, as the family's tower takes them."""
         return self._path.tensors(pixels, modality)
 
-    def replacement_for_rows(self, rows: int, modality: Modality) -> Replacement:
+    def replacement_for_rows(
+        self,
+        rows: int,
+        modality: Modality,
+        grid: tuple[int, int, int] | None = None,
+        seconds_per_step: float | None = None,
+    ) -> Replacement:
         """The placeholder, once for each row."""
         return repeated_placeholder(self.placeholder_id(modality), rows)

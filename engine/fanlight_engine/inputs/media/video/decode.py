@@ -11,7 +11,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,17 +22,18 @@ import numpy as np
 
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import Reason
+from fanlight_engine.inputs.channel import Channel
+from fanlight_engine.inputs.confinement import start_confined
 from fanlight_engine.inputs.media.abandonment import Abandonment
 from fanlight_engine.inputs.media.processing import Clip, ClipFacts, MediaError
 from fanlight_engine.inputs.media.video.formats import ClipFormat, clip_format
 from fanlight_engine.inputs.media.video.frames import ChooseFrames, chosen_frames, of_first_size, refuse_many_bytes
-from fanlight_engine.inputs.media.video.protocol import MOST_BYTES_OF_FRAMES, Channel, ClipLimits
+from fanlight_engine.inputs.media.video.protocol import MOST_BYTES_OF_FRAMES, ClipLimits
 
 VIDEO_DECODE_VERSION = 1
 """Part of every digest: raise it when the same bytes would give other frames than before."""
 
 _PROCESS = "fanlight_engine.inputs.media.video.decoder_process"
-_ENVIRONMENT_OF_PROCESS = ("PATH", "LD_LIBRARY_PATH")
 _SECONDS_TO_START = 60
 _DAMAGED = "it cannot be decoded as {name}: the file is damaged or cut short; encode it again"
 
@@ -121,18 +121,7 @@ def _decoder(
 
 
 def _start(file: int, end: int, kind: ClipFormat, limits: ClipLimits) -> subprocess.Popen[bytes]:
-    environment = {name: os.environ[name] for name in _ENVIRONMENT_OF_PROCESS if name in os.environ}
-    environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", _PROCESS, str(file), str(end), kind.demuxer, json.dumps(asdict(limits))],
-        pass_fds=(file, end),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        # An interrupt typed at the server's terminal is the server's to handle: clips in work are still answered.
-        start_new_session=True,
-    )
+    return start_confined(_PROCESS, [str(file), str(end), kind.demuxer, json.dumps(asdict(limits))], (file, end))
 
 
 def _wait_until_ready(ours: socket.socket) -> None:

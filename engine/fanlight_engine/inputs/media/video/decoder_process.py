@@ -11,8 +11,6 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import os
-import resource
 import socket
 import struct
 import sys
@@ -21,8 +19,10 @@ from collections.abc import Sequence
 from av.video.frame import VideoFrame
 
 from fanlight_engine.errors import Reason
+from fanlight_engine.inputs.channel import Channel
+from fanlight_engine.inputs.confinement import forbid_files, limit_memory, limit_processor_seconds, mapped_bytes
 from fanlight_engine.inputs.media.video.container import measure, open_clip
-from fanlight_engine.inputs.media.video.protocol import Channel, ClipLimits, ClipRefused
+from fanlight_engine.inputs.media.video.protocol import ClipLimits, ClipRefused
 from fanlight_engine.inputs.media.video.reader import ClipReader, FramesRunOutError
 
 _IMPORTED_LATE = ("av.audio.stream", "av.subtitles.stream", "av.video.stream")
@@ -43,8 +43,9 @@ def main(arguments: Sequence[str]) -> None:
     channel = Channel(socket.socket(fileno=int(socket_descriptor)))
     for name in _IMPORTED_LATE:
         importlib.import_module(name)
-    memory_at_start = _address_space()
-    _limit_files_and_time(limits)
+    memory_at_start = mapped_bytes()
+    forbid_files()
+    limit_processor_seconds(2 * limits.decode_seconds + 5)  # nobody waits for it any more
     channel.send("ready")
     try:
         _serve(file, demuxer, limits, channel, memory_at_start)
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _serve(file: io.FileIO, demuxer: str, limits: ClipLimits, channel: Channel, memory_at_start: int) -> None:
-    _limit_memory(memory_at_start + _MEMORY_FOR_HEADERS)
+    limit_memory(memory_at_start + _MEMORY_FOR_HEADERS)
     with open_clip(file, demuxer, limits) as (container, stream):
         measures = measure(container, stream, limits)
     if not measures.times:
@@ -70,7 +71,7 @@ def _serve(file: io.FileIO, demuxer: str, limits: ClipLimits, channel: Channel, 
         times=measures.times,
     )
     frame_bytes = measures.width * measures.height * _BYTES_OF_A_DECODED_PIXEL
-    _limit_memory(memory_at_start + _MEMORY_FOR_HEADERS + _FRAMES_IN_A_DECODER * frame_bytes)
+    limit_memory(memory_at_start + _MEMORY_FOR_HEADERS + _FRAMES_IN_A_DECODER * frame_bytes)
     reader = ClipReader(file, demuxer, limits, measures)
     while True:
         indices = channel.receive()["indices"]
@@ -109,30 +110,6 @@ def _turn_of(frame: VideoFrame) -> tuple[bool, bool, bool]:
     if abs(b) + abs(c) > abs(a) + abs(d):
         return True, c < 0, b < 0
     return False, a < 0, d < 0
-
-
-def _limit_files_and_time(limits: ClipLimits) -> None:
-    """Nothing can be opened from here on, and a process that nobody waits for any more ends by itself."""
-    for limit, value in (
-        (resource.RLIMIT_NOFILE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, 2 * limits.decode_seconds + 5),
-    ):
-        resource.setrlimit(limit, (value, value))
-
-
-def _limit_memory(address_space: int) -> None:
-    """Make every allocation above so many bytes of address space fail; may be called again with more."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = address_space if hard == resource.RLIM_INFINITY else min(address_space, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-
-
-def _address_space() -> int:
-    """Bytes mapped by this process."""
-    with open("/proc/self/statm", "rb") as status:
-        return int(status.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":
