@@ -7,9 +7,10 @@ which exception a refusal of the core means. Nothing here knows tensors, text or
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from fanlight_engine.core.memory_use import MemoryUse
 from fanlight_engine.core.messages import AddRequest, Encoded, EncodeRequest, FromCore, Rejected
 from fanlight_engine.errors import (
     CoreFailureError,
@@ -20,6 +21,8 @@ from fanlight_engine.errors import (
     OverloadedError,
     Reason,
 )
+from fanlight_engine.lora import ServedLora
+from fanlight_engine.model.families import Bidirectional
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,9 @@ class CoreFacts:
     """What the front must know of the core's capacity.
 
     `context_length` bounds prompt + answer of one request, in tokens: the model's context or what the whole KV cache
-    holds, whichever is smaller. `vision_cache_bytes` and `embedding_row_bytes` bound the media of one request.
+    holds, whichever is smaller. `vision_cache_bytes` and `embedding_row_bytes` bound the media of one request. What
+    of a prompt sees the whole of itself, as `bidirectional` says, is computed in one step, which has room for
+    `longest_span` tokens of one request for certain.
     """
 
     context_length: int
@@ -35,6 +40,14 @@ class CoreFacts:
     pages: int
     vision_cache_bytes: int
     embedding_row_bytes: int
+    bidirectional: Bidirectional = Bidirectional.NONE
+    longest_span: int = 0
+    long_factor_border: int = 0
+    """Tokens above which a sequence takes the long factors of LongRoPE; 0 where the model has one set."""
+    loras: tuple[ServedLora, ...] = ()
+    """The adapters that requests may name."""
+    memory: MemoryUse = field(default_factory=MemoryUse)
+    """What weights and caches take on the device of the model."""
 
 
 @dataclass(frozen=True, slots=True)

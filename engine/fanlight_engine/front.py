@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
@@ -27,6 +27,7 @@ from fanlight_engine.inputs.media.sources.fetch import UrlFetcher
 from fanlight_engine.inputs.media.sources.resolver import FINGERPRINT_KEY, GRID_KEY, SourceResolver, all_or_first_error
 from fanlight_engine.inputs.media.sources.safetensors_file import write_embeddings
 from fanlight_engine.inputs.media.sources.store import MediaStore
+from fanlight_engine.inputs.media.tensors import embeddings_by_name
 from fanlight_engine.inputs.preparation import Preparation, PreparedRequest
 from fanlight_engine.inputs.workers import Workers
 from fanlight_engine.model.checkpoint import Checkpoint
@@ -35,7 +36,9 @@ from fanlight_engine.outputs.assembly import OutputAssembler
 from fanlight_engine.outputs.detokenizer import Detokenizers
 from fanlight_engine.outputs.stop_strings import StopMatcher
 from fanlight_engine.outputs.transcript import Transcript
+from fanlight_engine.probe import MediaProbe
 from fanlight_engine.request import FinishReason, Generation, ImagePart, Message, Modality
+from fanlight_engine.tensor_data import TensorData
 
 _RETRY_AFTER = 1.0
 """Seconds; a request ends about as often."""
@@ -82,8 +85,14 @@ class Front:
         self._stopped = True
         await self.client.stop()
         await asyncio.to_thread(self._workers.close)
+        if self._preparation is not None:
+            self._preparation.close()
         self._fetcher.close()
         await self.store.stop()
+
+    async def probe(self) -> None:
+        """Try whether pictures and clips fit together with the model; once started. Raises CheckpointError."""
+        await MediaProbe(self.checkpoint, self._started()[0], self.client, self.generate).run()
 
     @property
     def running_ids(self) -> frozenset[str]:
@@ -99,6 +108,13 @@ class Front:
     def modalities(self) -> frozenset[Modality]:
         """Kinds of media that prompts may hold; known once started."""
         return self._started()[0].modalities
+
+    @property
+    def placeholder_ids(self) -> dict[Modality, int]:
+        """The ids that stand for one medium of a kind in a token prompt; clips of some families have none."""
+        preparation, _ = self._started()
+        ids = {kind: preparation.placeholder_id(kind) for kind in preparation.modalities}
+        return {kind: token_id for kind, token_id in ids.items() if token_id >= 0}
 
     async def count_tokens(self, generation: Generation) -> TokenCount:
         """A dry run: what a generation would come to, without the core. Raises as `generate` does."""
@@ -222,9 +238,10 @@ class Front:
             raise InvalidRequestError(field, error.violations[0].description, error.reason) from error
         fingerprint, grid = f"sha256:{self.checkpoint.fingerprint}", medium.input.grid
         metadata = {FINGERPRINT_KEY: fingerprint, **({GRID_KEY: ",".join(map(str, grid))} if grid else {})}
-        file = await self._workers.run_light(write_embeddings, encoded.tensors, metadata)
+        wide = encoded.tensors[EMBEDDINGS]
+        file = await self._workers.run_light(_embeddings_file, wide, self.checkpoint, metadata)
         stored = await self.store.put(principal, file)
-        rows, hidden_size = encoded.tensors[EMBEDDINGS].shape
+        rows, hidden_size = wide.shape[0], self.checkpoint.hidden_size
         return EncodedMedia(
             stored.digest, medium.input.modality, rows, hidden_size, grid, fingerprint, stored.size, encoded.was_cached
         )
@@ -269,3 +286,8 @@ class Front:
         if self._stopped or self._preparation is None or self._detokenizers is None:
             raise EngineStoppedError("the engine is not running; start it first")
         return self._preparation, self._detokenizers
+
+
+def _embeddings_file(wide: TensorData, checkpoint: Checkpoint, metadata: Mapping[str, str]) -> bytes:
+    """What the core gave for one medium, as the safetensors file that requests can name."""
+    return write_embeddings(embeddings_by_name(wide, checkpoint), metadata)

@@ -102,8 +102,8 @@ class Tiles:
 class Embeddings:
     """What the vision tower would give, [rows, hidden], for a model of this `model_fingerprint` (sha256:<hex>).
 
-    `tensors` are named; families without features of several layers have one, "embeddings". `grid` (t, h, w) counts
-    patches before merging; families with M-RoPE positions need it.
+    `tensors` are named: "embeddings", and where media add features to the first decoder layers (Qwen3-VL) "layer_0",
+    "layer_1" and so on. `grid` (t, h, w) counts patches before merging; families with M-RoPE positions need it.
     """
 
     tensors: dict[str, Tensor]
@@ -238,6 +238,9 @@ class SamplingOptions:
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -257,8 +260,9 @@ class OutputOptions:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One request: a prompt, how to sample, what to return. `model` empty means the served one.
+    """One request: a prompt, how to sample, what to return.
 
+    `model` names the checkpoint or one of its LoRA adapters; empty is the checkpoint.
     `principal` is who asks: uploads are visible to nobody else.
     """
 

@@ -16,6 +16,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def host_and_port(host: str, port: int) -> str:
+    """The address as gRPC and grpcurl take it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def why_not_free(host: str, port: int) -> str | None:
     """Why a server could not listen there now, in the system's words; None where it could, on one address at least."""
     reason = None

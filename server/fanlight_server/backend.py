@@ -5,7 +5,7 @@ Imports nothing heavy, so that tests can put a scripted one in its place and com
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fanlight_engine.config import EngineConfig
@@ -55,12 +55,22 @@ class Backend(Protocol):
         ...
 
     @property
+    def placeholder_ids(self) -> Mapping[Modality, int]:
+        """The ids that stand for one medium of a kind in a token prompt, for the kinds that have one. Raises
+        EngineStoppedError as `modalities` does."""
+        ...
+
+    @property
     def store(self) -> MediaStore:
         """Uploads, each visible to whoever sent it."""
         ...
 
     async def start(self) -> None:
         """Load everything. Raises StartupError."""
+        ...
+
+    async def probe(self) -> None:
+        """Try whether the checkpoint's media fit its model. Raises CheckpointError."""
         ...
 
     async def stop(self) -> None:

@@ -28,6 +28,8 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.phase = Phase.LOADING
+        self.has_served = False
+        """Set when the engine was ready for the first time: what was decided while loading is known from then on."""
         self.draining = asyncio.Event()
         self.closing = False
         """Set when open calls are being ended: a cancelled call then ends UNAVAILABLE."""
@@ -53,6 +55,7 @@ class Lifecycle:
         """The engine is ready. Does nothing once draining."""
         if self.phase is Phase.LOADING:
             self.phase = Phase.SERVING
+            self.has_served = True
 
     def mark_draining(self, seconds: float) -> None:
         """Refuse new work from now on; open work has so many seconds left."""

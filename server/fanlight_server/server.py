@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha import reflection
 
 from fanlight.v1 import inference_pb2_grpc, media_service_pb2_grpc, model_pb2_grpc, server_pb2_grpc
 from fanlight_engine.request import Generation, SamplingOptions, TokenPrompt
-from fanlight_server.addresses import is_loopback
+from fanlight_server.addresses import host_and_port, is_loopback
 from fanlight_server.backend import Backend
 from fanlight_server.convert.models import ServerFacts
 from fanlight_server.health import Health
@@ -97,10 +97,14 @@ class FanlightServer:
             reflection.enable_server_reflection([*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME], self._grpc)
 
     @property
+    def host(self) -> str:
+        """The address that it listens on."""
+        return self._settings.host
+
+    @property
     def address(self) -> str:
         """Where clients find it, as host:port."""
-        host = self._settings.host
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return host_and_port(self._settings.host, self.port)
 
     def bind(self) -> int:
         """Take the port and return it. Raises PortTakenError."""
@@ -120,6 +124,7 @@ class FanlightServer:
         """Start the engine, see it answer, and say SERVING. Returns the seconds it took; raises StartupError."""
         began = time.monotonic()
         await self._backend.start()
+        await self._backend.probe()
         await _probe(self._backend)
         if not self.lifecycle.draining.is_set():
             self.lifecycle.mark_serving()
@@ -155,9 +160,8 @@ class FanlightServer:
 
 async def _probe(backend: Backend) -> None:
     """One token for a prompt of one token, through everything that a request goes through."""
-    checkpoint = backend.checkpoint
-    placeholders = (checkpoint.image_token_id, checkpoint.video_token_id)
-    token = next(id for id in range(checkpoint.vocab_size) if id not in placeholders)
+    placeholders = backend.placeholder_ids.values()
+    token = next(id for id in range(backend.checkpoint.vocab_size) if id not in placeholders)
     generation = Generation(TokenPrompt((token,)), SamplingOptions(max_new_tokens=1, temperature=0.0, seed=0))
     async for _event in backend.generate(generation, "startup-probe"):
         pass

@@ -100,6 +100,14 @@ def test_options_go_where_the_contract_has_them() -> None:
     assert not config.output.HasField("text")
 
 
+def test_penalties_are_sent_where_they_are_set() -> None:
+    config = build_config({"repetition_penalty": 1.25, "presence_penalty": None, "frequency_penalty": 0})
+    assert config is not None
+    assert config.sampling.repetition_penalty == 1.25
+    assert not config.sampling.HasField("presence_penalty")
+    assert config.sampling.HasField("frequency_penalty")
+
+
 def test_no_option_is_no_config() -> None:
     assert build_config({}) is None
     assert build_config({"seed": None}) is None
@@ -125,6 +133,7 @@ def test_an_unknown_option_is_refused_with_the_likely_one() -> None:
     [
         ("temperature", "hot", "generation.config.sampling.temperature"),
         ("temperature", 10**400, "generation.config.sampling.temperature"),
+        ("repetition_penalty", "much", "generation.config.sampling.repetition_penalty"),
         ("max_new_tokens", -1, "generation.config.sampling.max_new_tokens"),
         ("stop", [3], "generation.config.sampling.stop"),
         ("stop", "\ud800", "generation.config.sampling.stop"),

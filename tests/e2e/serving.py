@@ -147,11 +147,14 @@ class ServerProcess:
             stderr=self._log,
             text=True,
         )
+        self.printed: list[str] = []
+        """Lines of standard output up to the one that says where it listens."""
         self.address = self._wait_until_listening()
 
     def _wait_until_listening(self) -> str:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            self.printed.append(line.rstrip())
             if line.startswith("listening on "):
                 return line.split()[2].rstrip(";")
         raise AssertionError(f"the server ended with {self._process.wait()} before it listened:\n{self.log()}")

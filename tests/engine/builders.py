@@ -11,6 +11,8 @@ import numpy as np
 from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.messages import EMBEDDINGS, AddRequest, MaskRun, MediaInput, SamplingParams
 from fanlight_engine.core.sequence import Sequence
+from fanlight_engine.core.spans import spans_of
+from fanlight_engine.model.families import Bidirectional
 from fanlight_engine.request import Modality
 from fanlight_engine.tensor_data import TensorData, tensor_data_of
 
@@ -91,10 +93,13 @@ def request(request_id: str, *parts: Part, cache_salt: bytes = b"", **sampling: 
     return AddRequest(request_id, tuple(ids), params, media, tuple(runs), cache_salt)
 
 
-def sequence(request_id: str, *parts: Part, **sampling: Any) -> Sequence:
-    """A sequence as the core makes it of such a request."""
+def sequence(
+    request_id: str, *parts: Part, bidirectional: Bidirectional = Bidirectional.NONE, **sampling: Any
+) -> Sequence:
+    """A sequence as the core of such a family makes it of such a request."""
     made = request(request_id, *parts, **sampling)
-    return Sequence(made, ImageMask(made.media, made.mask_runs, len(made.prompt_ids)))
+    mask = ImageMask(made.media, made.mask_runs, len(made.prompt_ids))
+    return Sequence(made, mask, spans_of(bidirectional, mask, len(made.prompt_ids)))
 
 
 def words(count: int, seed: int = 0, vocabulary: int = 250) -> list[int]:

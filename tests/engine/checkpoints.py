@@ -265,7 +265,8 @@ def padded(size: int) -> int:
     return -(-size // 8) * 8
 
 
-def _byte_level(vocabulary: int) -> Tokenizer:
+def byte_level(vocabulary: int) -> Tokenizer:
+    """A byte-level BPE that has learned its pieces from the corpus; special tokens are still to be added."""
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -284,7 +285,7 @@ def _byte_level(vocabulary: int) -> Tokenizer:
 
 
 def _llama_tokenizer() -> PreTrainedTokenizerFast:
-    learner = _byte_level(512)
+    learner = byte_level(512)
     learner.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in LLAMA_SPECIALS])
     bos = LLAMA_SPECIALS[0]
     learner.post_processor = processors.Sequence(
@@ -307,7 +308,7 @@ def _llama_tokenizer() -> PreTrainedTokenizerFast:
 
 def qwen_tokenizer() -> Qwen2Tokenizer:
     """A byte-level BPE tokenizer with the special tokens of a Qwen-VL."""
-    learner = _byte_level(512)
+    learner = byte_level(512)
     learner.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in QWEN_SPECIALS])
     learner.add_tokens([AddedToken(token, special=False, normalized=False) for token in QWEN_ORDINARY_ADDED])
     return Qwen2Tokenizer(
@@ -325,6 +326,14 @@ def qwen_tokenizer() -> Qwen2Tokenizer:
 
 
 def llava_tokenizer() -> LlamaTokenizer:
+    """The tokenizer of a LLaVA: a Llama's with a placeholder of pictures."""
+    tokenizer = metaspace_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "<pad>"})
+    tokenizer.add_tokens(["<image>"], special_tokens=True)
+    return tokenizer
+
+
+def metaspace_tokenizer() -> LlamaTokenizer:
     """Metaspace BPE with byte fallback, as SentencePiece models come out; unknown characters become byte pieces."""
     learner = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     learner.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=True)
@@ -333,15 +342,12 @@ def llava_tokenizer() -> LlamaTokenizer:
         vocab_size=512, special_tokens=["<unk>", "<s>", "</s>", *bytes_as_pieces], show_progress=False
     )
     learner.train_from_iterator([*corpus(), "\n"], trainer)
-    tokenizer = LlamaTokenizer(
+    return LlamaTokenizer(
         vocab=learner.get_vocab(with_added_tokens=True),
         merges=_merges(learner),
         model_max_length=CONTEXT_LENGTH,
         add_bos_token=True,
     )
-    tokenizer.add_special_tokens({"pad_token": "<pad>"})
-    tokenizer.add_tokens(["<image>"], special_tokens=True)
-    return tokenizer
 
 
 def _merges(learner: Tokenizer) -> Any:
@@ -371,5 +377,5 @@ def _draw_weights(model: PreTrainedModel) -> None:
                 weight.data.normal_(0.0, 0.02, generator=generator)
             continue
         wide = "embed_tokens" in name or "lm_head" in name
-        fan_in = weight[0].numel()
+        fan_in = weight.shape[-1] if "experts" in name else weight[0].numel()  # all experts lie in one tensor
         weight.data.normal_(0.0, 0.5 if wide else 1.3 * fan_in**-0.5, generator=generator)

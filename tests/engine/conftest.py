@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from tests.engine.answers import MakeDriver
 from tests.engine.checkpoints import make_llama, make_llava, make_qwen2_5_vl
 from tests.engine.driver import Driver
+from tests.engine.layered_checkpoints import make_llava_onevision, make_qwen3_vl
+from tests.engine.parity import MODELS
 from tests.engine.vision_checkpoints import make_llava_next, make_qwen2_vl
 
 torch.set_num_threads(1)
@@ -46,6 +49,16 @@ def llava_next_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def qwen3_vl_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_qwen3_vl(tmp_path_factory.mktemp("checkpoints") / "qwen3_vl")
+
+
+@pytest.fixture(scope="session")
+def llava_onevision_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llava_onevision(tmp_path_factory.mktemp("checkpoints") / "llava_onevision")
+
+
+@pytest.fixture(scope="session")
 def tiny_path() -> Path:
     return Path(__file__).parents[2] / "models" / "fanlight-tiny"
 
@@ -73,6 +86,22 @@ def qwen2_vl(qwen2_vl_path: Path) -> Checkpoint:
 @pytest.fixture(scope="session")
 def llava_next(llava_next_path: Path) -> Checkpoint:
     return read_checkpoint(llava_next_path)
+
+
+@pytest.fixture(scope="session")
+def qwen3_vl(qwen3_vl_path: Path) -> Checkpoint:
+    return read_checkpoint(qwen3_vl_path)
+
+
+@pytest.fixture(scope="session")
+def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
+    """Any checkpoint of the parity tests by its name, made once."""
+
+    @cache
+    def make(name: str) -> Checkpoint:
+        return read_checkpoint(MODELS[name](tmp_path_factory.mktemp("checkpoints") / name))
+
+    return make
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,7 @@ class Driver:
         self.answers: dict[str, Answer] = {}
         self.largest_batch = 0
         self.chunks_starting_inside_an_image = 0
+        self.chunks_ending_before_a_span = 0
         self._watch(self.engine._runner)
 
     def add(self, request: AddRequest) -> FromCore:
@@ -101,6 +102,9 @@ class Driver:
                 first = next(chunk.sequence.mask.pieces(chunk.start, chunk.end), None)
                 if first is not None and first.position == chunk.start and first.row > 0:
                     self.chunks_starting_inside_an_image += 1
+                self.chunks_ending_before_a_span += bool(
+                    chunk.sequence.spans.beginning_between(chunk.end, chunk.end + 1)
+                )
             return run(plan)
 
         runner.run = watched
@@ -139,10 +143,12 @@ def request_for(case: Case, number: int, checkpoint: Checkpoint, new_tokens: int
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How many answers were compared, and how many first differed at one of the reference's near ties."""
+    """How many answers were compared, how many first differed at one of the reference's near ties, and the largest
+    difference of a logprob before that."""
 
     compared: int
     near_ties: int
+    logprob_difference: float
 
     @property
     def near_tie_share(self) -> float:
@@ -152,12 +158,13 @@ class Comparison:
 
 def compare(answers: Sequence[Answer], cases: Sequence[Case], logprob_tolerance: float = 1e-4) -> Comparison:
     """Raises AssertionError at the first answer that differs where the reference was not undecided."""
-    near_ties = 0
+    near_ties, worst = 0, 0.0
     for answer, case in zip(answers, cases, strict=True):
         assert isinstance(answer.end, Completed), answer.end
         first = _first_difference(answer.ids, case.answer)
         for ours, theirs in zip(answer.logprobs[:first], case.logprobs, strict=False):
             assert abs(ours - theirs) < logprob_tolerance, (case.kind, ours, theirs)
+            worst = max(worst, abs(ours - theirs))
         if first is None:
             continue
         margin = case.margins[first] if first < len(case.margins) else float("inf")
@@ -166,7 +173,7 @@ def compare(answers: Sequence[Answer], cases: Sequence[Case], logprob_tolerance:
             f"where the best two logits are {margin:.6f} apart"
         )
         near_ties += 1
-    return Comparison(len(cases), near_ties)
+    return Comparison(len(cases), near_ties, worst)
 
 
 def _first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:

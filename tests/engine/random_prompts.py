@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,23 @@ from transformers.video_utils import load_video
 from tests.engine import clips
 from tests.engine.checkpoints import corpus
 
-KINDS = ("text", "one_image", "two_images", "three_images", "many_shapes", "multi_turn", "page_border")
+KINDS = (
+    "text", "one_image", "image_after_text", "two_images", "three_images", "many_shapes", "multi_turn", "page_border"
+)  # fmt: skip
 """What every checkpoint with a tower is asked."""
+MEDIA_FIRST_KINDS = ("one_image", "two_images", "three_images", "many_shapes", "image_to_page_border")
+"""What checkpoints are asked that take pictures and one text behind them, and nothing without a picture."""
 TEXT_KINDS = ("text", "multi_turn", "page_border")
 CLIP_KINDS = ("clip", "one_frame_clip", "odd_clip", "clip_file", "two_clips", "clip_and_images")
 """What checkpoints that take clips are asked besides."""
 
 _MEDIA = {
     "one_image": ("image",),
+    "image_after_text": ("image",),
     "two_images": ("image", "image"),
     "three_images": ("image", "image", "image"),
     "many_shapes": ("image", "image"),
+    "image_to_page_border": ("image",),
     "clip": ("video",),
     "one_frame_clip": ("video",),
     "odd_clip": ("video",),
@@ -65,9 +71,24 @@ class RandomPrompt:
         return [medium for medium in self.media if isinstance(medium, Image.Image)]
 
     @property
+    def text(self) -> str:
+        """All texts of the conversation's only message."""
+        (message,) = self.messages
+        return "".join(part["text"] for part in message["content"] if part["type"] == "text")
+
+    @property
     def films(self) -> list[Film]:
         """The clips among the media."""
         return [medium for medium in self.media if isinstance(medium, Film)]
+
+    def cut_films_to_one_length(self) -> None:
+        """Show as many frames of each clip as of the shortest: some processors stack the clips of a prompt."""
+        if len(self.films) > 1:
+            shortest = min(film.num_frames or len(film.frames) for film in self.films)
+            self.media = [
+                replace(one, frames=one.frames[:shortest], num_frames=None) if isinstance(one, Film) else one
+                for one in self.media
+            ]
 
     def lengthen(self, rng: random.Random) -> None:
         """One more word at the end of the last message."""
@@ -94,7 +115,8 @@ def random_prompt(kind: str, rng: random.Random, list_content: bool) -> RandomPr
     else:
         content: list[dict[str, Any]] = [{"type": "text", "text": rng.choice(sentences)}]
         for medium_type in _MEDIA.get(kind, ()):
-            content.insert(rng.randrange(len(content) + 1), {"type": medium_type})
+            place = len(content) if kind == "image_after_text" else rng.randrange(len(content) + 1)
+            content.insert(place, {"type": medium_type})
             content.append({"type": "text", "text": " " + rng.choice(sentences)})
         shown = [part["type"] for part in content if part["type"] != "text"]
         media = [random_film(kind, rng) if one == "video" else random_picture(rng, _size(kind, rng)) for one in shown]

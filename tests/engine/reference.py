@@ -8,27 +8,39 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
-from transformers.video_utils import VideoMetadata
 
 from fanlight_engine.core.messages import MaskRun, MediaInput
 from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
+from fanlight_engine.model.families import PixelForm
 from fanlight_engine.request import Modality
 from fanlight_engine.tensor_data import tensor_data_of
-from tests.engine.random_prompts import CLIP_KINDS, KINDS, TEXT_KINDS, Film, Medium, RandomPrompt, random_prompt
+from tests.engine.random_prompts import (
+    CLIP_KINDS,
+    KINDS,
+    MEDIA_FIRST_KINDS,
+    TEXT_KINDS,
+    Film,
+    Medium,
+    RandomPrompt,
+    random_film,
+    random_prompt,
+)
+from tests.engine.reference_media import processed, processed_alone
 
 NEAR_TIE = 1e-4
 """A first difference is allowed only where the reference's two best logits are closer than this."""
 
 PAGE_BORDER = 256
-"""Prompts of kind page_border end a few tokens before this position, so that their answers cross it."""
+"""Prompts of the kinds that are called so end a few tokens before this position, so that their answers cross it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,20 @@ class Reference:
         """Kinds of prompts that the checkpoint takes."""
         if not self.checkpoint.takes_images:
             return TEXT_KINDS
-        return KINDS + CLIP_KINDS * self.checkpoint.takes_videos
+        if self.checkpoint.family.text_after_media:
+            return MEDIA_FIRST_KINDS
+        has_clips = self.checkpoint.family.takes_videos and hasattr(self.processor, "video_processor")
+        clip_kinds = CLIP_KINDS * has_clips
+        return KINDS + tuple(kind for kind in clip_kinds if kind != "one_frame_clip" or self.takes_single_frames)
+
+    @cached_property
+    def takes_single_frames(self) -> bool:
+        """Whether the checkpoint's processor takes a clip of one frame."""
+        try:
+            self.media_input(random_film("one_frame_clip", random.Random(0)))
+        except ValueError:
+            return False
+        return True
 
     def cases(self, count: int, new_tokens: int, seed: int = 7) -> list[Case]:
         """`count` cases over all kinds that the checkpoint takes, answered with up to `new_tokens` tokens each.
@@ -77,38 +102,29 @@ class Reference:
     def case(self, kind: str, rng: random.Random, new_tokens: int, min_new_tokens: int = 0) -> Case:
         """One case of a kind, with random text and media."""
         prompt = random_prompt(kind, rng, self.checkpoint.takes_images)
+        if self.checkpoint.family.video_form is PixelForm.FRAMES:
+            prompt.cut_films_to_one_length()
         inputs = self.inputs(prompt)
-        while kind == "page_border" and inputs["input_ids"].shape[1] < PAGE_BORDER - 4:
+        while kind.endswith("page_border") and inputs["input_ids"].shape[1] < PAGE_BORDER - 4:
             prompt.lengthen(rng)
             inputs = self.inputs(prompt)
         answer, logprobs, margins = self._generate(inputs, new_tokens, min_new_tokens)
         prompt_ids = tuple(inputs["input_ids"][0].tolist())
-        media = tuple(self.media_input(medium) for medium in prompt.media)
+        media = tuple(self.media_input(medium, len(prompt.pictures)) for medium in self._in_order(prompt))
         mask_runs = _mask_runs(self._is_medium(inputs["input_ids"][0]).tolist())
         return Case(kind, prompt, prompt_ids, media, mask_runs, answer, logprobs, margins, min_new_tokens)
 
     def inputs(self, prompt: RandomPrompt) -> Any:
         """What the checkpoint's own processor makes of a conversation."""
+        if self.checkpoint.family.text_after_media:
+            text = self.processor.image_token * len(prompt.pictures) + prompt.text
+            return processed(self.processor, self.checkpoint.family, text, prompt.media, add_special_tokens=True)
         text = self.processor.apply_chat_template(prompt.messages, tokenize=False, add_generation_prompt=True)
         if not self.checkpoint.takes_images:
             return self.processor(text, return_tensors="pt", add_special_tokens=False)
         tokenizer = self.processor.tokenizer
         add_special_tokens = not (tokenizer.bos_token and text.startswith(tokenizer.bos_token))
-        return self._processed(text, prompt.pictures, prompt.films, add_special_tokens)
-
-    def _processed(self, text: str, pictures: list[Image.Image], films: list[Film], add_special_tokens: bool) -> Any:
-        sampled = [_sampled(self.processor.video_processor, film) for film in films]
-        arguments: dict[str, Any] = {"text_kwargs": {"add_special_tokens": add_special_tokens}}
-        if pictures:
-            arguments["images"] = pictures
-        if films:
-            arguments["videos"] = [frames for frames, _ in sampled]
-            arguments["videos_kwargs"] = {
-                "video_metadata": [metadata for _, metadata in sampled],
-                "input_data_format": "channels_last",
-                "do_sample_frames": False,
-            }
-        return self.processor(text=text, return_tensors="pt", **arguments)
+        return processed(self.processor, self.checkpoint.family, text, prompt.media, add_special_tokens)
 
     @torch.inference_mode()
     def _generate(
@@ -130,11 +146,23 @@ class Reference:
         logprobs = logits.log_softmax(-1).gather(1, answer[:, None])[:, 0]
         return tuple(answer.tolist()), tuple(logprobs.tolist()), tuple((best[:, 0] - best[:, 1]).tolist())
 
-    def media_input(self, medium: Medium) -> MediaInput:
-        """The medium as the processor prepares it alone; its rows are the tokens that it puts into a prompt."""
+    def _in_order(self, prompt: RandomPrompt) -> list[Medium]:
+        """The media in the order of their placeholders, where a template may show all pictures before all clips."""
+        if not prompt.pictures or not prompt.films:
+            return prompt.media
+        text = self.processor.apply_chat_template(prompt.messages, tokenize=False)
+        tokens = {self.processor.image_token: iter(prompt.pictures), self.processor.video_token: iter(prompt.films)}
+        return [next(tokens[token]) for token in re.findall("|".join(map(re.escape, tokens)), text)]
+
+    def media_input(self, medium: Medium, pictures: int = 1) -> MediaInput:
+        """The medium as the processor prepares it alone; its rows are the tokens that it puts into a prompt.
+
+        Where a picture of several is prepared otherwise than a lone one, `pictures` of the prompt decide.
+        """
+        if self.checkpoint.family.splits_only_a_lone_picture and pictures > 1 and not isinstance(medium, Film):
+            return self._whole_picture(medium)
         is_clip = isinstance(medium, Film)
-        token = self.processor.video_token if is_clip else self.processor.image_token
-        alone = self._processed(token, [] if is_clip else [medium], [medium] if is_clip else [], False)
+        alone = processed_alone(self.processor, medium)
         family = self.checkpoint.family
         names = family.video_tensors if is_clip else family.vision_tensors
         grid = alone.get("video_grid_thw" if is_clip else "image_grid_thw")
@@ -147,26 +175,20 @@ class Reference:
             seconds_per_grid=float(alone["second_per_grid_ts"][0]) if "second_per_grid_ts" in alone else 1.0,
         )
 
+    def _whole_picture(self, picture: Medium) -> MediaInput:
+        """One of two equal pictures of a prompt."""
+        twice = self.processor.image_token * 2
+        both = processed(self.processor, self.checkpoint.family, twice, [picture, picture], False)
+        return MediaInput(
+            digest=hashlib.sha256(b"whole" + _digest(picture)).digest(),
+            embedding_rows=int(self._is_medium(both["input_ids"][0]).sum()) // 2,
+            tensors={name: tensor_data_of(both[name][:1].numpy()) for name in self.checkpoint.family.vision_tensors},
+        )
+
     def _is_medium(self, ids: torch.Tensor) -> torch.Tensor:
         """[prompt] bool: where the processor put the token of a picture or a clip."""
         tokens = [one for one in (self.checkpoint.image_token_id, self.checkpoint.video_token_id) if one is not None]
         return torch.isin(ids, torch.tensor(tokens))
-
-
-def _sampled(video_processor: Any, film: Film) -> tuple[Any, VideoMetadata]:
-    """Frames to show by the processor's own rule, and the metadata that it then has of them."""
-    count, height, width, _ = film.frames.shape
-    metadata = VideoMetadata(
-        total_num_frames=count,
-        fps=film.fps,
-        width=width,
-        height=height,
-        duration=count / film.fps,
-        frames_indices=list(range(count)),
-    )
-    if film.num_frames is not None:
-        metadata.frames_indices = video_processor.sample_frames(metadata, num_frames=film.num_frames).tolist()
-    return film.frames[metadata.frames_indices], metadata
 
 
 def _mask_runs(taken: Iterable[bool]) -> tuple[MaskRun, ...]:

@@ -1,12 +1,16 @@
-"""Paged attention equals plain causal attention, whatever pages, chunks and neighbours a step has."""
+"""Paged attention equals plain causal attention and transformers' own, whatever pages, chunks and neighbours."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
+from transformers import Gemma2Config
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention, eager_attention_forward
 
 from fanlight_engine.model.attention.interface import LayerAttention, PagedBatch, Segment
 from fanlight_engine.model.attention.reference import ReferenceAttention
@@ -93,8 +97,39 @@ def naive(step: Ragged, sliding_window: int | None) -> torch.Tensor:
     return torch.stack(outputs)
 
 
-def attend(step: Ragged, sliding_window: int | None = None) -> torch.Tensor:
-    return ReferenceAttention().attend(step.queries, step.batch, LayerAttention(1, SCALE, sliding_window))
+def of_transformers(step: Ragged, sliding_window: int | None, soft_cap: float | None) -> torch.Tensor:
+    """Gemma 2's attention over one whole sequence at a time, without pages, under masks that transformers makes."""
+    heads = step.queries.shape[1]
+    shape: Any = {"hidden_size": heads * HEAD_DIM, "head_dim": HEAD_DIM, "attn_implementation": "eager"}
+    config = Gemma2Config(
+        **shape,
+        num_attention_heads=heads,
+        num_key_value_heads=KV_HEADS,
+        num_hidden_layers=1,
+        layer_types=["full_attention" if sliding_window is None else "sliding_attention"],
+        sliding_window=sliding_window or 1,
+    )
+    module = Gemma2Attention(config, 0).eval()
+    make_mask = create_causal_mask if sliding_window is None else create_sliding_window_causal_mask
+    outputs = []
+    for queries, (keys, values) in zip(step.queries.split(step.lengths), step.contexts, strict=True):
+        context = len(keys)
+        mask: Any = make_mask(
+            config=config,
+            inputs_embeds=torch.zeros(1, context, config.hidden_size),
+            attention_mask=None,
+            cache=None,
+            position_ids=torch.arange(context)[None],
+        )
+        of_queries = mask[..., -len(queries) :, :]
+        query, key, value = (one.transpose(0, 1)[None] for one in (queries, keys, values))
+        output, _ = eager_attention_forward(module, query, key, value, of_queries, scaling=SCALE, softcap=soft_cap)
+        outputs.append(output[0])
+    return torch.cat(outputs)
+
+
+def attend(step: Ragged, sliding_window: int | None = None, soft_cap: float | None = None) -> torch.Tensor:
+    return ReferenceAttention().attend(step.queries, step.batch, LayerAttention(1, SCALE, sliding_window, soft_cap))
 
 
 @pytest.mark.parametrize("sliding_window", [None, 1, 9])
@@ -108,11 +143,30 @@ def test_paged_attention_equals_plain_causal_attention(
     assert torch.allclose(attend(step, sliding_window), naive(step, sliding_window), atol=1e-5)
 
 
-def test_padding_rows_change_nobody_and_are_finite() -> None:
+@pytest.mark.parametrize("soft_cap", [None, 0.5, 3.0])
+@pytest.mark.parametrize("sliding_window", [None, 1, 9, 1000])
+@pytest.mark.parametrize("page_size", [1, 16, 256])
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize(("decodes", "prefills"), [(3, 0), (0, 3), (2, 2)])
+def test_soft_caps_and_sliding_windows_are_those_of_transformers(
+    decodes: int, prefills: int, groups: int, page_size: int, sliding_window: int | None, soft_cap: float | None
+) -> None:
+    step = ragged(decodes * 5 + page_size + 1, groups, page_size, decodes, prefills)
+    expected = of_transformers(step, sliding_window, soft_cap)
+    assert torch.allclose(attend(step, sliding_window, soft_cap), expected, atol=1e-5)
+
+
+def test_a_soft_cap_bends_scores_and_is_not_left_out() -> None:
+    step = ragged(1, 2, 16, 2, 2)
+    assert not torch.allclose(attend(step, soft_cap=0.5), attend(step), atol=1e-2)
+
+
+@pytest.mark.parametrize("soft_cap", [None, 3.0])
+def test_padding_rows_change_nobody_and_are_finite(soft_cap: float | None) -> None:
     plain, padded = ragged(3, 2, 16, 3, 0), ragged(3, 2, 16, 3, 0, padding=5)
     padded.queries[:3] = plain.queries
-    outputs = attend(padded)
-    assert torch.allclose(outputs[:3], attend(plain), atol=1e-6)
+    outputs = attend(padded, soft_cap=soft_cap)
+    assert torch.allclose(outputs[:3], attend(plain, soft_cap=soft_cap), atol=1e-6)
     assert bool(outputs.isfinite().all())
 
 

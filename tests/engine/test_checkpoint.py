@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from fanlight_engine.config import CheckpointTraits
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.checkpoint import Checkpoint, SamplingDefaults, read_checkpoint
+from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.model.families import PixelForm, Positions
 
 Edit = Callable[..., Path]
@@ -82,31 +83,67 @@ def test_end_ids_come_from_the_generation_config_before_the_config(edited: Edit)
 @pytest.mark.parametrize(
     ("generation", "expected"),
     [
-        ({"do_sample": False, "temperature": 0.7}, SamplingDefaults()),
-        ({"do_sample": True}, SamplingDefaults(temperature=1.0, top_k=50)),
+        ({"do_sample": None, "temperature": 0.7}, {}),
+        ({"do_sample": False, "temperature": 0.7}, {"default_temperature": 0.0}),
+        ({"do_sample": True}, {"default_temperature": 1.0, "default_top_k": 50}),
         (
             {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05},
-            SamplingDefaults(0.6, 0.9, 20, 0.05),
+            {"default_temperature": 0.6, "default_top_p": 0.9, "default_top_k": 20, "default_min_p": 0.05},
+        ),
+        ({"do_sample": True, "temperature": 0.0, "top_k": 0}, {"default_temperature": 0.0, "default_top_k": 0}),
+        ({"do_sample": None, "repetition_penalty": 1.05}, {"default_repetition_penalty": 1.05}),
+        (
+            {"do_sample": False, "repetition_penalty": 1.1},
+            {"default_temperature": 0.0, "default_repetition_penalty": 1.1},
+        ),
+        (
+            {"do_sample": True, "temperature": 0.5, "top_k": 1, "repetition_penalty": 1},
+            {"default_temperature": 0.5, "default_top_k": 1, "default_repetition_penalty": 1.0},
         ),
     ],
 )
 def test_unset_sampling_means_what_generate_would_do(
-    generation: dict[str, Any], expected: SamplingDefaults, edited: Edit
+    generation: dict[str, Any], expected: dict[str, Any], edited: Edit
 ) -> None:
-    assert read_checkpoint(edited("generation_config.json", **generation)).sampling_defaults == expected
+    found = read_checkpoint(edited("generation_config.json", **generation))
+    assert found.sampling_settings == expected
+    assert found.settings == {"context_length": found.context_length, **expected}
 
 
-def test_a_checkpoint_without_generation_config_is_greedy(edited: Edit) -> None:
+def test_a_checkpoint_without_generation_config_says_nothing_of_sampling(edited: Edit) -> None:
     directory = edited(eos_token_id=9)
     (directory / "generation_config.json").unlink()
     found = read_checkpoint(directory)
-    assert (found.sampling_defaults, found.end_ids) == (SamplingDefaults(), (9,))
+    assert (found.sampling_settings, found.end_ids, found.suggested_length) == ({}, (9,), None)
+
+
+def test_the_length_that_generate_would_stop_at_is_told_and_not_a_setting(edited: Edit) -> None:
+    found = read_checkpoint(edited("generation_config.json", max_new_tokens=128))
+    assert found.suggested_length == 128
+    assert "default_max_new_tokens" not in found.settings
+
+
+@pytest.mark.parametrize("value", ["hot", [1], {"a": 1}])
+def test_a_generation_config_without_numbers_where_they_belong_is_refused(value: Any, edited: Edit) -> None:
+    with pytest.raises(CheckpointError, match=r"generation_config\.json has a value that is no number"):
+        read_checkpoint(edited("generation_config.json", do_sample=True, temperature=value))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expected"),
+    [(None, ""), ({"quant_method": "gptq", "bits": 4}, "gptq"), ({"bits": 4}, "quantised")],
+)
+def test_settings_are_judged_against_what_the_checkpoint_is(
+    quantization: dict[str, Any] | None, expected: str, edited: Edit
+) -> None:
+    traits = read_checkpoint(edited("config.json", quantization_config=quantization)).traits
+    assert traits == CheckpointTraits("edited", quantization=expected)
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"model_type": "gpt2"}, "model_type 'gpt2', which is not supported; supported: .*llama.*qwen2_5_vl"),
+        ({"model_type": "gpt2"}, "model_type 'gpt2', which is not supported: .*; supported: .*llama.*qwen2_5_vl"),
         ({"model_type": None}, "model_type None"),
         ({"model_type": ["llama"]}, "not supported"),
         ({"auto_map": {"AutoModel": "evil.Model"}}, "code of its own"),
@@ -161,7 +198,10 @@ def test_files_that_do_not_matter_leave_the_fingerprint_alone(edited: Edit) -> N
     assert read_checkpoint(directory).fingerprint == before
 
 
-@pytest.mark.parametrize("changes", [{"do_sample": True, "temperature": "warm"}, {"eos_token_id": ["two"]}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"do_sample": True, "temperature": "warm"}, {"eos_token_id": ["two"]}, {"repetition_penalty": "much"}],
+)
 def test_a_generation_config_with_words_for_numbers_is_refused_by_name(edited: Edit, changes: dict[str, Any]) -> None:
     directory = edited("generation_config.json", **changes)
     with pytest.raises(CheckpointError, match=r"generation_config\.json"):
@@ -169,8 +209,8 @@ def test_a_generation_config_with_words_for_numbers_is_refused_by_name(edited: E
 
 
 def test_what_generate_would_do_and_the_engine_does_not_is_told(edited: Edit, llama: Checkpoint) -> None:
-    directory = edited("generation_config.json", repetition_penalty=1.05, no_repeat_ngram_size=0)
-    assert read_checkpoint(directory).unapplied_settings == ("repetition_penalty=1.05",)
+    directory = edited("generation_config.json", typical_p=0.9, no_repeat_ngram_size=0, repetition_penalty=1.05)
+    assert read_checkpoint(directory).unapplied_settings == ("typical_p=0.9",)
     assert llama.unapplied_settings == ()
 
 
@@ -179,5 +219,7 @@ def test_a_tower_that_the_family_does_not_know_is_refused(llava_path: Path, tmp_
     content = json.loads((directory / "config.json").read_text())
     content["vision_config"] = {"model_type": "siglip2_vision_model", "hidden_size": 32}
     (directory / "config.json").write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=r"vision tower of model_type 'siglip2_vision_model'.*clip_vision_model, .*pixtral"):
+    with pytest.raises(
+        CheckpointError, match=r"vision tower of model_type 'siglip2_vision_model'.*clip_vision_model, .*pixtral"
+    ):
         read_checkpoint(directory)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
@@ -17,11 +18,12 @@ from fanlight_engine.model.graphs import Bucket, DecodeStep
 from fanlight_engine.model.sampler import SamplingMode
 from tests.engine.driver import Driver, request_for
 from tests.engine.reference import Reference
+from tests.engine.text_checkpoints import make_gemma2, make_phi3_longrope, make_qwen3_moe
 
 EVERY_KIND_OF_SAMPLING = (
     SamplingMode(),
     SamplingMode(draws=True),
-    SamplingMode(draws=True, filters=True, suppresses=True, logprobs=True),
+    SamplingMode(draws=True, filters=True, suppresses=True, logprobs=True, penalises=True),
 )
 
 HOST_READS = {"_local_scalar_dense", "item", "equal", "is_nonzero", "_unique2", "unique_dim", "unique_consecutive"}
@@ -44,14 +46,45 @@ def _indexes_by_boolean(indices: list[torch.Tensor | None]) -> bool:
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
-@pytest.fixture(scope="module", params=["llama_path", "qwen_path", "llava_path", "tiny_path"])
+@pytest.fixture(scope="session")
+def gemma2_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_gemma2(tmp_path_factory.mktemp("checkpoints") / "gemma2")
+
+
+@pytest.fixture(scope="session")
+def longrope_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_phi3_longrope(tmp_path_factory.mktemp("checkpoints") / "phi3_longrope")
+
+
+@pytest.fixture(scope="session")
+def moe_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_qwen3_moe(tmp_path_factory.mktemp("checkpoints") / "qwen3_moe")
+
+
+CHECKPOINTS = {
+    "llama_path": "float32",
+    "qwen_path": "float32",
+    "qwen3_vl_path": "float32",
+    "llava_path": "float32",
+    "tiny_path": "float32",
+    "gemma2_path": "float32",
+    "longrope_path": "float32",
+    "moe_path": "bfloat16",
+}
+"""Fixtures, and the number type that their decode steps have here; fake tensors multiply experts in half precision."""
+
+
+@pytest.fixture(scope="module", params=list(CHECKPOINTS))
 def decode_step(request: pytest.FixtureRequest) -> DecodeStep:
-    """The decode step of a core that has prefilled and decoded several requests, images included."""
+    """The decode step of a core that has prefilled and decoded several requests, images and penalties included."""
     path: Path = request.getfixturevalue(request.param)
     reference = Reference(path)
-    driver = Driver(EngineConfig(torch_threads=1, context_length=512, max_running_requests=8), reference.checkpoint)
+    settings: dict[str, Any] = {"context_length": 512, "max_running_requests": 8, "dtype": CHECKPOINTS[request.param]}
+    driver = Driver(EngineConfig(torch_threads=1, **settings), reference.checkpoint)
     for number, case in enumerate(reference.cases(5, new_tokens=1)):
-        driver.add(request_for(case, number, reference.checkpoint, new_tokens=4))
+        asked = request_for(case, number, reference.checkpoint, new_tokens=4)
+        sampling = msgspec.structs.replace(asked.sampling, repetition_penalty=1.0 + 0.1 * number)
+        driver.add(msgspec.structs.replace(asked, sampling=sampling))
     driver.run()
     assert driver.engine.statistics().decode_steps > 0
     return driver.engine._runner._decode_step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from fanlight_engine.core.messages import EMBEDDINGS
 from fanlight_engine.errors import InvalidRequestError, OverloadedError, Reason, RequestError, UnknownMediaError
 from fanlight_engine.events import EncoderUse, MediaUsage, Usage
 from fanlight_engine.inputs.media.sources.safetensors_file import read_all, write_embeddings
+from fanlight_engine.inputs.media.tensors import embeddings_by_name
 from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import (
+    Conversation,
     Embeddings,
     Frames,
     Generation,
@@ -25,11 +28,12 @@ from fanlight_engine.request import (
     SamplingOptions,
     StoredEmbeddings,
     StoredMedia,
+    Tensor,
     TextPart,
     TokenPrompt,
     VideoPart,
 )
-from fanlight_engine.tensor_data import tensor_data_of
+from fanlight_engine.tensor_data import array_of, tensor_data_of
 from tests.engine.conversations import png
 from tests.engine.scripted_client import saying
 from tests.engine.test_front import HELLO, PICTURE, collect, running, user
@@ -148,6 +152,66 @@ async def test_encoded_pictures_are_kept_as_files_that_requests_can_name(qwen: C
             await collect(front.generate(Generation(user(ImagePart(StoredEmbeddings(encoded.id)))), "other"))
 
 
+class TestLayerFeatures:
+    """Embeddings of a model that adds features to its first layers have a tensor for each of these."""
+
+    NAMES = (EMBEDDINGS, "layer_0", "layer_1")
+
+    async def test_are_kept_in_files_that_requests_can_name(self, qwen3_vl: Checkpoint):
+        row_bytes = 4 * qwen3_vl.embedding_width
+        facts = CoreFacts(2048, 16, 256, vision_cache_bytes=1 << 24, embedding_row_bytes=row_bytes)
+        async with running(qwen3_vl, saying([1]), facts=facts) as (front, client):
+            (encoded,) = await front.encode_media("", (PICTURE,))
+            tensors, _ = read_all(await front.store.read("", encoded.id))
+            assert sorted(tensors) == sorted(self.NAMES)
+            assert {tensor.shape for tensor in tensors.values()} == {(encoded.embeddings, qwen3_vl.hidden_size)}
+            assert encoded.hidden_size == qwen3_vl.hidden_size
+            await collect(front.generate(Generation(user(ImagePart(StoredEmbeddings(encoded.id)))), "r"))
+            (medium,) = client.added[0].media
+            assert medium.tensors[EMBEDDINGS].shape == (encoded.embeddings, qwen3_vl.embedding_width)
+
+    async def test_lie_behind_the_embeddings_in_the_order_of_the_layers(self, qwen3_vl: Checkpoint):
+        numbers = {name: np.full((4, 64), number, np.float16) for number, name in enumerate(self.NAMES)}
+        given = embeddings_of(qwen3_vl, {name: numbers[name] for name in reversed(self.NAMES)})
+        async with running(qwen3_vl, saying([1])) as (front, client):
+            await collect(front.generate(Generation(user(ImagePart(given))), "r"))
+            wide = client.added[0].media[0].tensors[EMBEDDINGS]
+        assert array_of(wide)[:, ::64].tolist() == [[0, 1, 2]] * 4
+        named = embeddings_by_name(wide, qwen3_vl)
+        for name in self.NAMES:
+            np.testing.assert_array_equal(array_of(named[name]), numbers[name])
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"layer_1": None}, "named embeddings, layer_0, exactly 'embeddings', 'layer_0', 'layer_1' are needed"),
+            ({"layer_2": np.ones((4, 64))}, "exactly 'embeddings', 'layer_0', 'layer_1' are needed"),
+            ({"layer_0": np.ones((5, 64))}, "layer_0 has 5 rows where embeddings has 4"),
+            ({EMBEDDINGS: np.ones((4, 192))}, "embeddings has shape [4, 192], [rows, 64] is needed"),
+            ({"layer_1": np.full((4, 64), np.nan)}, "layer_1 holds a number that is not finite"),
+        ],
+    )
+    async def test_that_do_not_fit_are_refused_by_name(
+        self, qwen3_vl: Checkpoint, change: dict[str, np.ndarray | None], words: str
+    ):
+        arrays = {**{name: np.ones((4, 64)) for name in self.NAMES}, **change}
+        given = embeddings_of(qwen3_vl, {name: array for name, array in arrays.items() if array is not None})
+        async with running(qwen3_vl, saying([1])) as (front, client):
+            with pytest.raises(InvalidRequestError) as caught:
+                await collect(front.generate(Generation(user(ImagePart(given))), "r"))
+            assert words in str(caught.value)
+            assert client.received == []
+
+
+def embeddings_of(checkpoint: Checkpoint, arrays: dict[str, np.ndarray]) -> Embeddings:
+    """Embeddings of a picture of four rows; doubles become float32."""
+    tensors: dict[str, Tensor] = {
+        name: tensor_data_of(array.astype(np.float32) if array.dtype == np.float64 else array)
+        for name, array in arrays.items()
+    }
+    return Embeddings(tensors, f"sha256:{checkpoint.fingerprint}", (1, 4, 4))
+
+
 async def test_what_cannot_be_encoded_is_named_by_its_number(qwen: Checkpoint):
     async with running(qwen) as (front, _):
         with pytest.raises(RequestError, match=r"^images\[1\]: "):
@@ -184,6 +248,56 @@ async def test_the_same_picture_has_one_digest_whatever_its_source(qwen: Checkpo
             await collect(front.generate(Generation(user(ImagePart(source))), f"r{number}"))
         first, second = (request.media[0].digest for request in client.added)
         assert first == second
+
+
+async def test_pictures_of_all_turns_decide_whether_one_is_split(checkpoint_of: Callable[[str], Checkpoint]):
+    """And no cache may take the one for the other."""
+    async with running(checkpoint_of("llava_onevision"), saying([1])) as (front, client):
+        other = ImagePart(png(30, 90))
+        answer = Message(Role.ASSISTANT, (HELLO,))
+        two_turns = Conversation((*user(PICTURE, HELLO).messages, answer, *user(other).messages))
+        for number, prompt in enumerate((user(PICTURE, HELLO), two_turns, user(PICTURE, CLIP))):
+            await collect(front.generate(Generation(prompt), f"r{number}"))
+        (alone,), (first, second), (beside_a_clip, _) = (request.media for request in client.added)
+        assert alone == beside_a_clip
+        assert alone.digest != first.digest
+        assert first.tensors["pixel_values"].shape[1] == second.tensors["pixel_values"].shape[1] == 1
+        assert alone.tensors["pixel_values"].shape[1] > 1
+        (encoded,) = await front.encode_media("", (PICTURE,))
+        assert encoded.embeddings == alone.embedding_rows
+
+
+async def test_a_picture_among_others_is_the_same_medium_where_the_family_does_not_care(qwen: Checkpoint):
+    async with running(qwen, saying([1])) as (front, client):
+        for number, prompt in enumerate((user(PICTURE), user(PICTURE, HELLO, ImagePart(png(30, 90))))):
+            await collect(front.generate(Generation(prompt), f"r{number}"))
+        first, second = client.added
+        assert first.media[0] == second.media[0]
+
+
+@pytest.mark.parametrize("family", ["gemma3", "idefics3", "mistral3", "internvl"])
+async def test_embeddings_take_the_place_of_the_picture_that_they_are_of(
+    checkpoint_of: Callable[[str], Checkpoint], family: str
+):
+    async with running(checkpoint_of(family), saying([1])) as (front, client):
+        (encoded,) = await front.encode_media("", (PICTURE,))
+        for number, source in enumerate((PICTURE.source, StoredEmbeddings(encoded.id))):
+            await collect(front.generate(Generation(user(HELLO, ImagePart(source), HELLO)), f"r{number}"))
+        shown, embedded = client.added
+        assert (embedded.prompt_ids, embedded.mask_runs) == (shown.prompt_ids, shown.mask_runs)
+
+
+async def test_ids_put_a_replacement_as_it_is_tokenised_for_itself(checkpoint_of: Callable[[str], Checkpoint]):
+    checkpoint = checkpoint_of("gemma3")
+    async with running(checkpoint, saying([1])) as (front, client):
+        assert front._preparation is not None
+        placeholder = front._preparation.guarded.id_of("<start_of_image>")
+        assert placeholder not in (None, checkpoint.image_token_id)
+        await collect(front.generate(Generation(TokenPrompt((7, placeholder, 8), (PICTURE,))), "r"))
+        (request,) = client.added
+        text = "\n\n<start_of_image>" + "<image_soft_token>" * 9 + "<end_of_image>\n\n"
+        assert request.prompt_ids == (7, *front._preparation.guarded.encode_trusted(text), 8)
+        assert sum(run.length for run in request.mask_runs) == 9
 
 
 async def test_a_text_model_counts_text(llama: Checkpoint):

@@ -60,6 +60,9 @@ TO_CORE: list[ToCore] = [
         stop_token_ids=(4,),
         logprobs=True,
         context_limited=True,
+        repetition_penalty=1.05,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
     ),
 ]
 FROM_CORE: list[FromCore] = [

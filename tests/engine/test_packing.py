@@ -11,7 +11,8 @@ from fanlight_engine.core.block_pool import DUMMY_PAGE
 from fanlight_engine.core.scheduler import Chunk
 from fanlight_engine.core.sequence import Sequence
 from fanlight_engine.model.attention.interface import Segment
-from fanlight_engine.model.packing import PackedStep, PromptPositions, pack
+from fanlight_engine.model.families import Bidirectional
+from fanlight_engine.model.packing import LONG_FACTORS, PackedStep, PromptPositions, pack
 from tests.engine.builders import picture, sequence, words
 
 PAGE = 4
@@ -66,6 +67,29 @@ def test_positions_go_on_behind_the_prompt_from_its_last_token(rows: int) -> Non
     expected = {(2, 4): [40, 2], (4, 7): [3, 4, 5], (5, 6): [4], (9, 10): [8]}
     for (start, end), row in expected.items():
         assert positions.between(start, end).tolist() == [[100 * one + at for at in row] for one in range(rows)]
+
+
+def test_positions_say_which_tokens_take_the_long_rotary_factors() -> None:
+    short = placed(sequence("short", words(6)), [3, 9], generated=1)
+    long = placed(sequence("long", words(7, seed=1)), [5, 2])
+    short.take_factors(7)
+    long.take_factors(6)
+    step = packed([Chunk(short, 6, 1, is_decode=True), Chunk(long, 0, 3)])
+    assert step.positions.tolist() == [[6, LONG_FACTORS, LONG_FACTORS + 1, LONG_FACTORS + 2]]
+
+
+def test_spans_that_a_chunk_touches_are_told_whole() -> None:
+    parts = (words(2), picture("a", 3), words(2), picture("b", 3), words(1))
+    one = placed(sequence("one", *parts, bidirectional=Bidirectional.MEDIA), [1, 2, 3])
+    other = placed(sequence("other", words(3), bidirectional=Bidirectional.PROMPT), [4, 5], generated=2)
+    step = packed([Chunk(one, 3, 7), Chunk(other, 3, 1), Chunk(other, 0, 4)])
+    assert step.prefill_segments == (
+        Segment(0, 7, 10, ((2, 5), (7, 10))),
+        Segment(7, 1, 4),
+        Segment(8, 4, 4, ((0, 3),)),
+    )
+    with pytest.raises(AssertionError, match="ends inside a span"):
+        packed([Chunk(one, 0, 4)])
 
 
 def test_all_slots_of_a_step_are_different_and_inside_their_own_pages() -> None:

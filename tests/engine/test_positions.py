@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,26 @@ import torch
 from fanlight_engine.core.image_mask import ImageMask, MaskMismatchError
 from fanlight_engine.core.messages import MaskRun, MediaInput
 from fanlight_engine.model.adapter import ModelAdapter
+from fanlight_engine.model.families import families_of
 from fanlight_engine.model.positions import rope_arguments, token_types
 from tests.engine.builders import Part, picture, qwen_clip, qwen_picture, sequence, words
 from tests.engine.reference import Case, Reference
 
 
-def arguments(*parts: Part, reads_seconds: bool = True) -> dict[str, torch.Tensor]:
+def arguments(*parts: Part, model_type: str = "qwen2_5_vl") -> dict[str, torch.Tensor]:
     """What `get_rope_index` is given for a prompt."""
     one = sequence("any", *parts)
-    return rope_arguments(one.tokens, one.mask, one.request.media, merge_size=2, reads_seconds_per_grid=reads_seconds)
+    return arguments_of(one.tokens, one.mask, one.request.media, model_type)
 
 
-@pytest.fixture(scope="module", params=["qwen2_vl_path", "qwen_path", "tiny_path"])
+def arguments_of(
+    prompt_ids: list[int], mask: ImageMask, media: Sequence[MediaInput], model_type: str = "qwen2_5_vl"
+) -> dict[str, torch.Tensor]:
+    (family,) = families_of(model_type)
+    return rope_arguments(prompt_ids, mask, media, merge_size=2, family=family)
+
+
+@pytest.fixture(scope="module", params=["qwen2_vl_path", "qwen_path", "qwen3_vl_path", "tiny_path"])
 def reference(request: pytest.FixtureRequest) -> Reference:
     path: Path = request.getfixturevalue(request.param)
     return Reference(path)
@@ -71,11 +80,54 @@ def test_grids_are_sorted_by_kind_and_times_are_those_of_the_clips() -> None:
 
 def test_times_are_passed_only_where_there_are_clips_and_the_family_reads_them() -> None:
     assert "second_per_grid_ts" not in arguments(words(1), qwen_picture("a"))
-    assert "second_per_grid_ts" not in arguments(words(1), qwen_clip("a"), reads_seconds=False)
+    assert "second_per_grid_ts" not in arguments(words(1), qwen_clip("a"), model_type="qwen2_vl")
 
 
 def test_a_picture_may_touch_a_clip() -> None:
     assert len(arguments(qwen_picture("a"), qwen_clip("b"), qwen_picture("c"))["image_grid_thw"]) == 2
+
+
+class TestClipsInPieces:
+    """Qwen3-VL shows a clip step by step with text between them, and takes each step for a grid of its own."""
+
+    MEDIA = (qwen_clip("a", 2, 4, 4), qwen_picture("b", 2, 4), qwen_clip("c", 1, 2, 4))
+    """4 rows twice, 2 rows, 2 rows."""
+
+    def arguments(self, *runs: MaskRun, model_type: str = "qwen3_vl") -> dict[str, torch.Tensor]:
+        mask = ImageMask(self.MEDIA, runs, 30)
+        return arguments_of(words(30), mask, self.MEDIA, model_type)
+
+    def test_are_given_with_their_whole_grids(self) -> None:
+        made = self.arguments(MaskRun(1, 0, 4), MaskRun(6, 4, 4), MaskRun(10, 8, 2), MaskRun(20, 10, 2))
+        assert made["video_grid_thw"].tolist() == [[2, 4, 4], [1, 2, 4]]
+        assert "second_per_grid_ts" not in made, "times stand in the text"
+
+    def test_may_touch_a_picture(self) -> None:
+        assert self.arguments(MaskRun(1, 0, 4), MaskRun(6, 4, 6), MaskRun(12, 10, 2))
+
+    @pytest.mark.parametrize(
+        ("runs", "stretches"),
+        [
+            ((MaskRun(1, 0, 8),), r"\[8\]"),
+            ((MaskRun(1, 0, 4), MaskRun(5, 4, 4)), r"\[8\]"),
+            ((MaskRun(1, 0, 3), MaskRun(5, 3, 5)), r"\[3, 5\]"),
+            ((MaskRun(1, 0, 4), MaskRun(6, 4, 2), MaskRun(9, 6, 2)), r"\[4, 2, 2\]"),
+        ],
+    )
+    def test_in_other_pieces_than_steps_are_refused(self, runs: tuple[MaskRun, ...], stretches: str) -> None:
+        with pytest.raises(ValueError, match=rf"clip 0 stands in stretches of {stretches} positions, .* needs 2 of 4"):
+            self.arguments(*runs, MaskRun(14, 8, 2), MaskRun(20, 10, 2))
+
+    def test_that_touch_are_refused(self) -> None:
+        media = (self.MEDIA[0], self.MEDIA[2])
+        mask = ImageMask(media, [MaskRun(1, 0, 4), MaskRun(6, 4, 6)], 20)
+        with pytest.raises(ValueError, match="media 0 and 1 are both a clip and touch"):
+            arguments_of(words(20), mask, media, "qwen3_vl")
+
+    def test_have_no_place_in_families_that_take_a_clip_in_one(self) -> None:
+        runs = (MaskRun(1, 0, 4), MaskRun(6, 4, 4), MaskRun(14, 8, 2), MaskRun(20, 10, 2))
+        with pytest.raises(ValueError, match="medium 0 stands in more than one place"):
+            self.arguments(*runs, model_type="qwen2_5_vl")
 
 
 class TestRefusal:
@@ -91,7 +143,7 @@ class TestRefusal:
         media: list[MediaInput] = [qwen_picture("a"), qwen_picture("b"), qwen_picture("c")]
         mask = ImageMask(media, [MaskRun(0, 0, 2), MaskRun(4, 2, 2), MaskRun(8, 4, 8)], 20)
         with pytest.raises(ValueError, match="medium 0 stands in more than one place"):
-            rope_arguments(words(20), mask, media, merge_size=2, reads_seconds_per_grid=False)
+            arguments_of(words(20), mask, media)
 
     def test_of_a_medium_without_a_grid(self) -> None:
         with pytest.raises(ValueError, match="picture 1 comes without its grid"):

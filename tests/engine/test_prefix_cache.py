@@ -17,6 +17,16 @@ from tests.engine.builders import Part, data, embedded, picture, qwen_clip, requ
 PAGE = 4
 
 
+def test_pages_under_other_rotary_factors_are_never_shared() -> None:
+    short, long = sequence("short", words(12)), sequence("long", words(12))
+    before = list(short.page_keys(PAGE, 3))
+    assert long.page_keys(PAGE, 3) == before
+    assert long.take_factors(11)
+    assert not set(long.page_keys(PAGE, 3)) & set(before)
+    assert not short.take_factors(12), "as long as the border is short"
+    assert short.page_keys(PAGE, 3) == before
+
+
 def keys(*parts: Part, cache_salt: bytes = b"") -> list[bytes]:
     """Keys of all full pages of a prompt."""
     one = sequence("any", *parts, cache_salt=cache_salt)

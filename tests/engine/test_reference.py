@@ -22,6 +22,22 @@ def reference(request: pytest.FixtureRequest) -> Reference:
     return Reference(path)
 
 
+def test_a_clip_of_one_frame_is_shown_wherever_the_processor_takes_one(
+    reference: Reference, qwen3_vl_path: Path, llava_onevision_path: Path
+) -> None:
+    assert "one_frame_clip" in reference.kinds
+    assert "one_frame_clip" in Reference(llava_onevision_path).kinds
+    assert set(reference.kinds) - set(Reference(qwen3_vl_path).kinds) == {"one_frame_clip"}
+
+
+def test_clips_are_cut_to_one_length_where_a_processor_stacks_them() -> None:
+    prompt = random_prompt("clip_and_images", random.Random(0), list_content=True)
+    assert len({len(film.frames) for film in prompt.films}) == 2
+    prompt.cut_films_to_one_length()
+    assert len({len(film.frames) for film in prompt.films}) == 1
+    assert len(prompt.pictures) == 2
+
+
 @pytest.mark.parametrize("num_frames", [2, 4, 6])
 def test_frames_of_a_file_are_those_that_the_processor_samples_itself(num_frames: int, reference: Reference) -> None:
     film = film_of_file(clips.clip_at([0, 0.1, 0.35, 0.4, 0.5, 0.82, 0.9]), num_frames)

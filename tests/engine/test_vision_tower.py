@@ -4,34 +4,45 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fanlight_engine.core.image_mask import MaskMismatchError
 from fanlight_engine.core.messages import MediaInput
 from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.model.loader import load_model
+from fanlight_engine.model.pixel_forms import sized
 from fanlight_engine.model.tensors import data_of, tensor_of
 from fanlight_engine.model.vision_tower import VisionTower
 from fanlight_engine.request import Modality
 from fanlight_engine.tensor_data import TensorData
+from tests.engine import tile_checkpoints
 from tests.engine.builders import data, embedded, llava_picture, picture, qwen_clip, qwen_picture
-from tests.engine.random_prompts import random_picture
+from tests.engine.random_prompts import random_film, random_picture
 from tests.engine.reference import Reference
+from tests.engine.reference_media import processed
 
 SHAPES = ((40, 160), (160, 40), (56, 56), (60, 190), (200, 61), (113, 111))
-"""Pictures that LLaVA-NeXT lays out in 2 to 4 tiles."""
+"""Pictures that LLaVA-NeXT lays out in 2 to 4 tiles, Idefics3 in 3 to 9, and Mistral 3 at as many sizes."""
+MASKED_TILES, SIZED = ("idefics3", "smolvlm"), ("mistral3", "llava_pixtral")
+"""Two each of `tile_checkpoints`, whose pictures are of these forms."""
 
 Tower = Callable[[list[MediaInput]], list[torch.Tensor]]
 
 
 def tower_of(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> Tower:
     """Encodes as the runner does."""
-    model = load_model(checkpoint, torch.device("cpu"), dtype)
+    return encoder_of(load_model(checkpoint, torch.device("cpu"), dtype), checkpoint)
+
+
+def encoder_of(model: Any, checkpoint: Checkpoint) -> Tower:
     return torch.inference_mode()(VisionTower(model, checkpoint).encode)
 
 
@@ -52,6 +63,39 @@ def anyres(llava_next_path: Path) -> tuple[Reference, list[MediaInput], Tower]:
     rng = random.Random(1)
     media = [reference.media_input(random_picture(rng, shape)) for shape in SHAPES]
     return reference, media, tower_of(reference.checkpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A checkpoint in transformers, pictures of many shapes as its processor prepares them alone, and its tower."""
+
+    reference: Reference
+    pictures: list[Image.Image]
+    media: list[MediaInput]
+    model: Any
+    tower: Tower
+
+
+@pytest.fixture(scope="module", params=list(tile_checkpoints.MODELS))
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    reference = Reference(tile_checkpoints.MODELS[request.param](tmp_path_factory.mktemp("towers")))
+    rng = random.Random(2)
+    pictures = [random_picture(rng, shape) for shape in SHAPES]
+    media = [reference.media_input(one) for one in pictures]
+    model = load_model(reference.checkpoint, torch.device("cpu"), torch.float32)
+    return Made(reference, pictures, media, model, encoder_of(model, reference.checkpoint))
+
+
+def with_second_tile(medium: MediaInput, value: float) -> MediaInput:
+    """The picture [1, tiles, 3, H, W], its second tile nothing but this number."""
+    pixels = tensor_of(medium.tensors["pixel_values"])
+    pixels[:, 1] = value
+    return with_tensors(medium, pixel_values=pixels)
+
+
+def with_tensors(medium: MediaInput, **tensors: torch.Tensor) -> MediaInput:
+    changed = {**medium.tensors, **{name: data_of(one) for name, one in tensors.items()}}
+    return msgspec.structs.replace(medium, tensors=changed)
 
 
 def assert_close(left: torch.Tensor, right: torch.Tensor) -> None:
@@ -112,6 +156,63 @@ def test_a_batch_of_tiled_pictures_is_what_transformers_makes_of_its_own(
         assert_close(ours, theirs)
 
 
+class TestTilesAndSizes:
+    """Families that cut a picture into tiles, or take it at its own resolution."""
+
+    def test_pictures_of_all_sizes_and_clips_share_a_batch(self, made: Made) -> None:
+        clips = [random_film(kind, random.Random(3)) for kind in ("one_frame_clip", "odd_clip", "clip")]
+        has_clips = made.reference.checkpoint.family.takes_videos
+        shown = [made.reference.media_input(clip) for clip in clips] if has_clips else []
+        assert_alone_as_together(made.tower, [*made.media[:3], *shown, *made.media[3:]])
+
+    def test_a_batch_is_what_transformers_makes_of_a_prompt_with_all_pictures(self, made: Made) -> None:
+        processor, family = made.reference.processor, made.reference.checkpoint.family
+        prompt = processed(processor, family, processor.image_token * len(SHAPES), made.pictures, False)
+        tensors = {name: prompt[name] for name in family.vision_tensors}
+        with torch.inference_mode():
+            expected = made.reference.model.model.get_image_features(**tensors).pooler_output
+        assert_close(torch.cat(made.tower(made.media)), torch.cat([one.flatten(0, -2) for one in expected]))
+
+    @pytest.mark.parametrize("made", MASKED_TILES, indirect=True)
+    def test_tiles_of_two_sizes_share_a_batch(self, made: Made) -> None:
+        small, between, after = made.media[:3]
+        pixels, mask = (
+            tensor_of(one).repeat_interleave(2, -1).repeat_interleave(2, -2) for one in small.tensors.values()
+        )
+        large = with_tensors(small, pixel_values=pixels, pixel_attention_mask=mask)
+        large = msgspec.structs.replace(large, embedding_rows=4 * small.embedding_rows)
+        assert_alone_as_together(made.tower, [small, large, between, large, after])
+
+    @pytest.mark.parametrize("made", MASKED_TILES, indirect=True)
+    @pytest.mark.parametrize(
+        ("dtype", "almost_zero", "tolerance"), [(torch.float32, 1e-9, 1e-5), (torch.float16, 1e-4, 1e-2)]
+    )
+    def test_a_tile_of_nothing_but_zeros_has_rows(
+        self, made: Made, dtype: torch.dtype, almost_zero: float, tolerance: float
+    ) -> None:
+        tower = tower_of(made.reference.checkpoint, dtype)
+        before, blank, after = made.media[0], with_second_tile(made.media[1], 0.0), made.media[2]
+        alone = [tower([one])[0] for one in (before, with_second_tile(made.media[1], almost_zero), after)]
+        for found, expected in zip(tower([before, blank, after]), alone, strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+
+    @pytest.mark.parametrize("made", SIZED, indirect=True)
+    def test_pictures_that_are_large_together_go_in_runs(self, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+        together, runs = made.tower(made.media), []
+        encode = made.model.model.get_image_features
+
+        def watched(**arguments: torch.Tensor) -> Any:
+            runs.append(len(arguments["pixel_values"]))
+            return encode(**arguments)
+
+        monkeypatch.setattr(made.model.model, "get_image_features", watched)
+        monkeypatch.setattr(sized, "_MOST_PIXELS_TOGETHER", 96 * 96)
+        for one, other in zip(made.tower(made.media), together, strict=True):
+            assert_close(one, other)
+        assert sum(runs) == len(SHAPES)
+        assert 1 < max(runs) < len(SHAPES), "some share a run, and not all of them"
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_embeddings_that_come_along_are_taken_as_they_are(dtype: torch.dtype, llava_tower: Tower) -> None:
     brought = torch.randn(5, 64, generator=torch.Generator().manual_seed(1)).to(dtype)
@@ -145,6 +246,29 @@ class TestRefusal:
         tensors = {**few.tensors, "image_sizes": many.tensors["image_sizes"]}
         with pytest.raises(MaskMismatchError, match=r"has 3 tiles where \(height, width\) .* needs 5"):
             tower([msgspec.structs.replace(few, tensors=tensors), many])
+
+    @pytest.mark.parametrize("made", SIZED, indirect=True)
+    def test_of_a_picture_of_another_size_than_it_says(self, made: Made) -> None:
+        wide, tall = made.media[:2]
+        swapped = with_tensors(wide, image_sizes=tensor_of(tall.tensors["image_sizes"]))
+        with pytest.raises(
+            MaskMismatchError, match=r"has \d+ pixels of height where \(height, width\) \[32, 96\] needs 32"
+        ):
+            made.tower([tall, swapped])
+
+    @pytest.mark.parametrize("made", MASKED_TILES, indirect=True)
+    def test_of_a_mask_of_other_tiles(self, made: Made) -> None:
+        few, many = made.media[0], made.media[2]
+        mask = tensor_of(many.tensors["pixel_attention_mask"])
+        with pytest.raises(MaskMismatchError, match=r"pixel mask of shape \(1, 10, 32, 32\) .* need \(1, 4, 32, 32\)"):
+            made.tower([many, with_tensors(few, pixel_attention_mask=mask)])
+
+    def test_of_pixels_that_make_other_rows_than_there_are_positions(self, made: Made) -> None:
+        for medium, other in zip(made.media, made.media[1:], strict=False):
+            if medium.embedding_rows == other.embedding_rows:
+                continue
+            with pytest.raises(MaskMismatchError, match=rf"\({other.embedding_rows}, 64\) for a picture that needs"):
+                made.tower([other, msgspec.structs.replace(medium, tensors=other.tensors)])
 
     def test_of_another_number_of_rows_than_there_are_positions(self, llava_tower: Tower) -> None:
         for medium in (llava_picture("a", tiles=2), embedded("b", data(np.ones((32, 64), np.float32)))):

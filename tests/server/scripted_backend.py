@@ -10,7 +10,7 @@ from typing import Any, cast
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.dry_run import EncodedMedia, TextToken, TokenCount
-from fanlight_engine.errors import EngineError, EngineStoppedError
+from fanlight_engine.errors import CheckpointError, EngineError, EngineStoppedError
 from fanlight_engine.events import Accepted, Delta, Event, Finished, Timings, Token, Usage
 from fanlight_engine.inputs.media.sources.store import MediaStore
 from fanlight_engine.request import FinishReason, Generation, ImagePart, Message, Modality, TextPart
@@ -100,9 +100,6 @@ class ScriptedBackend:
             takes_videos=False,
             vocab_size=1000,
             end_ids=(1, 2),
-            image_token_id=IMAGE_TOKEN_ID if takes_images else None,
-            video_token_id=VIDEO_TOKEN_ID if takes_images else None,
-            sampling_defaults=SimpleNamespace(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0),
             fingerprint="ab" * 32,
             config=SimpleNamespace(get_text_config=lambda: SimpleNamespace(bos_token_id=None)),
         )
@@ -113,6 +110,8 @@ class ScriptedBackend:
         self.answer = answer_events("Hello", " world")
         self.may_start = asyncio.Event()
         self.may_start.set()
+        self.misfit: CheckpointError | None = None
+        """What a probe of its media finds."""
         self.started = False
         self.stopped = False
         self.kinds = frozenset({Modality.IMAGE, Modality.VIDEO} if takes_images else ())
@@ -133,6 +132,10 @@ class ScriptedBackend:
         await self.store.start()
         self.started = True
 
+    async def probe(self) -> None:
+        if self.misfit is not None:
+            raise self.misfit
+
     async def stop(self) -> None:
         await self.store.stop()
         self.stopped = True
@@ -142,6 +145,11 @@ class ScriptedBackend:
         if not self.started or self.stopped:
             raise EngineStoppedError("the engine is not running")
         return self.kinds
+
+    @property
+    def placeholder_ids(self) -> dict[Modality, int]:
+        ids = {Modality.IMAGE: IMAGE_TOKEN_ID, Modality.VIDEO: VIDEO_TOKEN_ID}
+        return {kind: ids[kind] for kind in self.kinds}
 
     async def next_run(self) -> Run:
         return await asyncio.wait_for(self._runs.get(), WAIT_SECONDS)

@@ -40,6 +40,26 @@ async def test_the_model_is_described(served: Served) -> None:
     assert list(listed.models) == [model]
 
 
+async def test_the_sampling_defaults_that_hold_are_told(served: Served) -> None:
+    told = (await model_of(served)).sampling_defaults
+    assert (told.temperature, told.top_p, told.top_k, told.min_p) == (0.0, 1.0, 0, 0.0)
+    assert (told.repetition_penalty, told.presence_penalty, told.frequency_penalty) == (1.0, 0.0, 0.0)
+    assert not told.HasField("max_new_tokens"), "unset is the rest of the context"
+    chosen = EngineConfig(
+        default_temperature=0.5,
+        default_top_k=20,
+        default_max_new_tokens=64,
+        default_repetition_penalty=1.25,
+        default_frequency_penalty=0.5,
+    )
+    other = await start_server(ScriptedBackend(config=chosen))
+    await other.server.load()
+    told = (await model_of(other)).sampling_defaults
+    assert (told.temperature, told.top_k, told.max_new_tokens) == (0.5, 20, 64)
+    assert (told.repetition_penalty, told.presence_penalty, told.frequency_penalty) == (1.25, 0.0, 0.5)
+    await stop_server(other)
+
+
 async def test_the_limits_of_images_and_videos_are_told(served: Served) -> None:
     limits, config = (await model_of(served)).limits, served.backend.config
     assert limits.max_images_per_request == config.max_images

@@ -66,8 +66,17 @@ async def test_unset_options_stay_unset_and_zero_stays_zero(served: Served) -> N
         )
     )
     unset, zero = (generation.sampling for generation in served.backend.generations)
+    assert (unset.repetition_penalty, unset.presence_penalty, unset.frequency_penalty) == (None, None, None)
     assert (unset.temperature, unset.top_p, unset.top_k, unset.max_new_tokens) == (None, None, None, None)
     assert (zero.temperature, zero.top_k, zero.seed) == (0.0, 0, 0)
+
+
+async def test_penalties_reach_the_engine(served: Served) -> None:
+    sampling = generation_pb2.Sampling(repetition_penalty=1.25, presence_penalty=-0.5, frequency_penalty=0)
+    config = generation_pb2.GenerationConfig(sampling=sampling)
+    await served.inference.Generate(generate(conversation=conversation().conversation, config=config))
+    (asked,) = (generation.sampling for generation in served.backend.generations)
+    assert (asked.repetition_penalty, asked.presence_penalty, asked.frequency_penalty) == (1.25, -0.5, 0.0)
 
 
 async def test_a_drawn_seed_is_reported_and_used(served: Served) -> None:

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from fanlight.v1 import model_pb2, server_pb2
+from fanlight_engine.errors import CheckpointError
 from fanlight_server.addresses import is_loopback, why_not_free
 from fanlight_server.server import SERVICES, FanlightServer, PortTakenError, ServerSettings
 from tests.server.conftest import Served, start_server, stop_server
@@ -67,6 +68,14 @@ async def test_it_is_ready_once_the_engine_answered_a_probe(loading: Served) -> 
     await load
     assert (await watching.read()).status == SERVING
     watching.cancel()
+
+
+async def test_it_does_not_become_ready_where_a_probe_of_its_media_fails(loading: Served) -> None:
+    loading.backend.misfit = CheckpointError("a picture of 24 x 20 pixels takes 4 positions")
+    loading.backend.may_start.set()
+    with pytest.raises(CheckpointError, match="24 x 20"):
+        await loading.server.load()
+    assert await status(loading, "") == NOT_SERVING
 
 
 async def test_health_says_not_serving_once_the_core_has_died(served: Served) -> None:

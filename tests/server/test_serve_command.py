@@ -18,6 +18,7 @@ from fanlight_server.cli.notices import notices
 from fanlight_server.cli.serve import main
 from fanlight_server.cli.settings import add_setting_flags, settings_table, typed_settings
 from fanlight_server.default_model import default_model_path
+from fanlight_server.server_config import ServerConfig
 
 
 def parse(*argv: str) -> dict:
@@ -35,7 +36,7 @@ def test_every_setting_has_a_flag_with_its_help() -> None:
     parser = argparse.ArgumentParser()
     add_setting_flags(parser)
     helps = {action.dest.removeprefix("setting_"): action.help or "" for action in parser._actions}
-    for field in fields(EngineConfig):
+    for field in (*fields(EngineConfig), *fields(ServerConfig)):
         assert len(helps[field.name]) > len(" Default: 123"), f"{field.name} has no docstring"
 
 
@@ -91,7 +92,12 @@ def test_the_table_shows_what_was_chosen_first_with_its_source() -> None:
     ("argv", "code", "told"),
     [
         (["--page-size", "many"], 2, "page_size from flag is 'many', a whole number is needed"),
-        (["--page-size", "0"], 2, "page_size is 0, it must be between"),
+        (["--page-size", "0"], 2, "page_size is 0 (from flag), it must be between"),
+        (["--port", "70000"], 2, "port is 70000 (from flag), it must be between 0 and 65535"),
+        (["--port", "many"], 2, "port from flag is 'many', a whole number is needed"),
+        (["--drain-seconds", "-1"], 2, "drain_seconds is -1.0 (from flag), it must be between"),
+        (["--log-format", "xml"], 2, "log_format is 'xml' (from flag), it must be one of text, json"),
+        (["--admin-host", "0.0.0.0"], 2, "AdminService asks nobody who they are"),
         (["--config", "missing.toml"], 2, "missing.toml cannot be read"),
         (["--host", "0.0.0.0"], 2, "--insecure"),
         (
@@ -100,7 +106,7 @@ def test_the_table_shows_what_was_chosen_first_with_its_source() -> None:
             "frame_manifest_root is 'no/such/place', which is no directory",
         ),
         (["--allow-media-urls"], 2, "media_url_hosts is empty"),
-        (["no/such/checkpoint"], 4, "no/such/checkpoint is no directory"),
+        (["no/such/checkpoint", "--port", "0"], 4, "no/such/checkpoint is no directory"),
     ],
 )
 def test_wrong_usage_is_told_without_a_traceback(
@@ -113,8 +119,10 @@ def test_wrong_usage_is_told_without_a_traceback(
     assert output.out == ""
 
 
-@pytest.mark.parametrize("argv", [["--port", "70000"], ["--drain-seconds", "-1"], ["--no-such-flag"], ["--page", "3"]])
-def test_unknown_and_malformed_flags_are_usage_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("argv", [["--no-such-flag"], ["--page", "3"], ["--port"]])
+def test_unknown_flags_and_those_without_their_value_are_usage_errors(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(argv)
     assert stopped.value.code == 2
@@ -160,6 +168,7 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     assert "--page-size" in done.stdout
+    assert "--admin-port" in done.stdout
 
 
 def test_the_embedded_model_is_beside_the_source() -> None:

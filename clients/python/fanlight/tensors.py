@@ -69,7 +69,8 @@ def embeddings(
 ) -> Embeddings:
     """What the model's vision tower would give for an image or a clip.
 
-    tensors            [rows, hidden size]; for models with features of several layers, a mapping of names to such
+    tensors            [rows, hidden size]; for models with features of several layers (Qwen3-VL), a mapping of names to
+                       such: "embeddings", "layer_0", "layer_1", ...
     model_fingerprint  fingerprint of the model that they belong to, from `Client.model()`
     grid               (t, h, w) or (h, w): patches before merging; required by models that make positions from it
     seconds_per_step   of a clip, the time between two steps of t; for models that read times

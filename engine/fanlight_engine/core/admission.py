@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.core.messages import AddRequest, EncodeRequest, MediaInput, Rejected
+from fanlight_engine.core.sequence import Sequence
+from fanlight_engine.core.spans import refusal_of_spans
 from fanlight_engine.errors import Reason
 from fanlight_engine.model.sampler import MAX_SUPPRESSED_IDS
 
@@ -33,6 +35,8 @@ def refusal_for_the_crowd(
 
 def refusal_of(request: AddRequest, facts: CoreFacts) -> Rejected | None:
     """The answer to a request that could never be computed; None for others."""
+    if request.lora and request.lora not in {lora.name for lora in facts.loras}:
+        return rejected(request, Reason.MODEL_NOT_FOUND, "model", f"no LoRA adapter {request.lora!r} is loaded")
     sampling, length = request.sampling, len(request.prompt_ids)
     if not length:
         return rejected(request, Reason.EMPTY_PROMPT, "prompt", "the prompt has no tokens")
@@ -47,6 +51,12 @@ def refusal_of(request: AddRequest, facts: CoreFacts) -> Rejected | None:
         described = f"min_new_tokens works with at most {MAX_SUPPRESSED_IDS} end and stop ids"
         return rejected(request, Reason.SAMPLING_OUT_OF_RANGE, "config.sampling.min_new_tokens", described)
     return None
+
+
+def refusal_of_sequence(sequence: Sequence, facts: CoreFacts) -> Rejected | None:
+    """The answer to a request whose spans of positions could never be computed; None for others."""
+    refusal = refusal_of_spans(sequence.spans, sequence.request.media, facts)
+    return None if refusal is None else rejected(sequence.request, refusal[0], "prompt", refusal[1])
 
 
 def refusal_of_encode(request: EncodeRequest, facts: CoreFacts) -> Rejected | None:

@@ -6,6 +6,7 @@ The only place that knows all rooms of the core; nothing else constructs them to
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -13,13 +14,20 @@ from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.block_pool import BlockPool
 from fanlight_engine.core.engine import Engine
+from fanlight_engine.core.memory_use import readable_bytes
 from fanlight_engine.errors import ConfigError
 from fanlight_engine.model.adapter import ModelAdapter
+from fanlight_engine.model.agreement import check_agreement
 from fanlight_engine.model.attention.interface import AttentionBackend
 from fanlight_engine.model.attention.reference import ReferenceAttention
+from fanlight_engine.model.available_memory import available_bytes
 from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.kv_cache import PagedKeyValueCache
-from fanlight_engine.model.loader import load_model, resolve_device, resolve_dtype
+from fanlight_engine.model.kv_cache import KeyValueShape, PagedKeyValueCache
+from fanlight_engine.model.loader import LoadingPlan, load_planned, plan_loading, resolve_device, resolve_dtype
+from fanlight_engine.model.lora import add_loras
+from fanlight_engine.model.lora_files import read_lora_files
+from fanlight_engine.model.memory_estimate import estimate_memory, refuse_what_cannot_fit
+from fanlight_engine.model.rotary import long_factor_border
 from fanlight_engine.model.runner import Runner, RunnerLimits
 from fanlight_engine.model.vision_cache import VisionCache
 
@@ -35,9 +43,15 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint, report: Report = 
         torch.set_num_threads(config.torch_threads)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, checkpoint, device)
+    adapters = read_lora_files(config.lora, checkpoint.name)  # what is wrong with them is told before weights are read
+    plan = plan_loading(checkpoint, device, dtype, config.quantization)
+    facts = _facts_that_fit(config, plan, report)
     report(f"loading weights of {checkpoint.name} ({checkpoint.family.model_type}, {dtype}) on {device}")
-    adapter = ModelAdapter(load_model(checkpoint, device, dtype), checkpoint)
-    facts = size_caches(config, checkpoint, adapter)
+    model = load_planned(plan, report)
+    lora_rows = add_loras(model, adapters, report) if adapters else None
+    adapter = ModelAdapter(model, checkpoint, lora_rows)
+    check_agreement(model, adapter, backend, checkpoint)
+    facts = replace(facts, loras=tuple(files.lora for files in adapters))
     report(f"allocating {facts.pages} pages of {facts.page_size} tokens, context {facts.context_length} tokens")
     cache = PagedKeyValueCache(adapter.key_value_shape, facts.pages, facts.page_size, device)
     vision_cache: VisionCache[torch.Tensor] = VisionCache(facts.vision_cache_bytes)
@@ -46,14 +60,25 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint, report: Report = 
     return Engine(config, facts, runner, BlockPool(facts.pages), vision_cache)
 
 
-def size_caches(config: EngineConfig, checkpoint: Checkpoint, adapter: ModelAdapter) -> CoreFacts:
+def _facts_that_fit(config: EngineConfig, plan: LoadingPlan, report: Report) -> CoreFacts:
+    """Worked out before anything is allocated. Raises StartupError where the device has less memory than is needed."""
+    facts = size_caches(config, plan.checkpoint, plan.dtype)
+    memory = estimate_memory(plan, facts, _key_value_shape(plan.checkpoint, plan.dtype))
+    available = available_bytes(plan.device)
+    refuse_what_cannot_fit(plan.checkpoint.name, memory, available, plan.device)
+    of_available = "" if available is None else f" of {readable_bytes(available)} available"
+    report(f"memory on {plan.device}: {memory.in_words()}; {readable_bytes(memory.total_bytes)}{of_available}")
+    return replace(facts, memory=memory)
+
+
+def size_caches(config: EngineConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> CoreFacts:
     """Pages and context that the configured memory holds. Raises ConfigError when that is not one page."""
     wanted_context = config.context_length or checkpoint.context_length
     if wanted_context > checkpoint.context_length:
         raise ConfigError(
             f"context_length is {wanted_context}, {checkpoint.name} was made for {checkpoint.context_length}; lower it"
         )
-    page_bytes = adapter.key_value_shape.token_bytes * config.page_size
+    page_bytes = _key_value_shape(checkpoint, dtype).token_bytes * config.page_size
     useful_pages = _pages(wanted_context, config) * config.max_running_requests + 1  # one is the dummy
     pages = config.kv_pages or min(config.kv_cache_bytes // page_bytes, useful_pages)
     if config.kv_pages == 1:
@@ -63,13 +88,27 @@ def size_caches(config: EngineConfig, checkpoint: Checkpoint, adapter: ModelAdap
             f"kv_cache_bytes is {config.kv_cache_bytes}, two pages of {config.page_size} tokens need {2 * page_bytes}; "
             "raise kv_cache_bytes or lower page_size"
         )
+    longest_span = config.max_step_tokens - config.max_running_requests + 1
+    if checkpoint.smallest_span > longest_span:
+        raise ConfigError(
+            f"max_step_tokens is {config.max_step_tokens}, but the {checkpoint.smallest_span} embeddings of a picture "
+            f"see each other in {checkpoint.name} and are computed in one step, beside a token of each other request "
+            f"that runs; raise max_step_tokens to {checkpoint.smallest_span + config.max_running_requests} or more"
+        )
     return CoreFacts(
         context_length=min(wanted_context, (pages - 1) * config.page_size),
         page_size=config.page_size,
         pages=pages,
         vision_cache_bytes=config.vision_cache_bytes,
-        embedding_row_bytes=adapter.embedding_row_bytes,
+        embedding_row_bytes=checkpoint.embedding_width * dtype.itemsize,
+        bidirectional=checkpoint.family.bidirectional,
+        longest_span=longest_span,
+        long_factor_border=long_factor_border(checkpoint),
     )
+
+
+def _key_value_shape(checkpoint: Checkpoint, dtype: torch.dtype) -> KeyValueShape:
+    return KeyValueShape.of(checkpoint.config.get_text_config(), dtype)
 
 
 def _backend(name: str) -> AttentionBackend:

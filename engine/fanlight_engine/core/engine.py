@@ -17,6 +17,7 @@ from fanlight_engine.core.admission import (
     refusal_for_the_crowd,
     refusal_of,
     refusal_of_encode,
+    refusal_of_sequence,
     rejected,
 )
 from fanlight_engine.core.block_pool import BlockPool
@@ -38,6 +39,7 @@ from fanlight_engine.core.messages import (
 )
 from fanlight_engine.core.scheduler import Plan, Scheduler
 from fanlight_engine.core.sequence import Sequence
+from fanlight_engine.core.spans import spans_of
 from fanlight_engine.errors import Reason
 from fanlight_engine.model.runner import Runner, SampledToken
 from fanlight_engine.model.vision_cache import VisionCache
@@ -59,9 +61,10 @@ class Engine:
         self._pool = pool
         self._vision_cache = vision_cache
         self._encoder = EncoderBudget(vision_cache, facts.embedding_row_bytes, config.max_step_embedding_rows)
-        self._scheduler = Scheduler(config, pool, self._encoder)
+        self._scheduler = Scheduler(config, pool, self._encoder, facts.long_factor_border)
         self._encodes = EncodeQueue(self._encoder)
         self._sequences: dict[str, Sequence] = {}
+        self._loras = {lora.name: lora for lora in facts.loras}
         self._counters = CoreStatistics()
 
     @property
@@ -75,7 +78,10 @@ class Engine:
         if refusal is not None:
             return refusal
         try:
-            sequence = Sequence(request, ImageMask(request.media, request.mask_runs, len(request.prompt_ids)))
+            sequence = self._sequence_of(request)
+            refusal = refusal_of_sequence(sequence, self.facts)
+            if refusal is not None:
+                return refusal
             self._runner.add(sequence)
         except MaskMismatchError as error:
             return rejected(request, Reason.IMAGE_COUNT_MISMATCH, "prompt", str(error))
@@ -147,6 +153,12 @@ class Engine:
             raise AssertionError(f"sequences known but not queued, or the reverse: {queued ^ self._sequences.keys()}")
         if not queued and self._pool.available != self._pool.usable_pages:
             raise AssertionError(f"{self._pool.usable_pages - self._pool.available} pages held with no request running")
+
+    def _sequence_of(self, request: AddRequest) -> Sequence:
+        """Raises MaskMismatchError."""
+        mask = ImageMask(request.media, request.mask_runs, len(request.prompt_ids))
+        spans = spans_of(self.facts.bidirectional, mask, len(request.prompt_ids))
+        return Sequence(request, mask, spans, self._loras.get(request.lora))
 
     def _run(self, plan: Plan) -> tuple[list[SampledToken], list[FromCore]]:
         """Compute the plan. Where it fails each chunk is tried alone, and those that fail again leave the plan.

@@ -38,7 +38,8 @@ class MediaInput(msgspec.Struct, frozen=True):
 
 
 EMBEDDINGS = "embeddings"
-"""Name of the one tensor [rows, hidden] of a MediaInput that is embedded, and of an Encoded."""
+"""Name of the one tensor of a MediaInput that is embedded, and of an Encoded: [rows, embedding width], where a row is
+the hidden state and, for models that add features to layers, the features of the first layers behind it."""
 
 
 class MaskRun(msgspec.Struct, frozen=True):
@@ -52,7 +53,8 @@ class MaskRun(msgspec.Struct, frozen=True):
 class SamplingParams(msgspec.Struct, frozen=True):
     """Resolved sampling of one output; every range was checked by `sampling.resolve`.
 
-    `temperature` 0 is greedy; `top_p` 1, `top_k` 0 and `min_p` 0 are off. `end_ids` are the end-of-sequence ids that
+    `temperature` 0 is greedy; `top_p` 1, `top_k` 0, `min_p` 0, `repetition_penalty` 1, `presence_penalty` 0 and
+    `frequency_penalty` 0 are off. `end_ids` are the end-of-sequence ids that
     end this output (empty with ignore_eos); `stop_token_ids` end it as well. `context_limited` says that
     max_new_tokens is the clamped rest of the context.
     """
@@ -68,10 +70,21 @@ class SamplingParams(msgspec.Struct, frozen=True):
     stop_token_ids: tuple[int, ...] = ()
     logprobs: bool = False
     context_limited: bool = False
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens of the request count when the next one is chosen."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
-    """Front to core: queue this request. `arrival` is time.monotonic() of the front when the request came in."""
+    """Front to core: queue this request. `arrival` is time.monotonic() of the front when the request came in.
+
+    `lora` is the name of the adapter that answers; empty is the checkpoint itself.
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -80,6 +93,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     mask_runs: tuple[MaskRun, ...] = ()
     cache_salt: bytes = b""
     arrival: float = 0.0
+    lora: str = ""
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag=True):

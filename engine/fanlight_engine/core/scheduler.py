@@ -5,6 +5,12 @@ keep flowing; then chunks of prompts that are under way, then new ones in order 
 never overtaken. When pages run out the youngest running sequence is preempted: it gives everything back and later
 computes its tokens again. The oldest can therefore always go on, so there is no livelock.
 
+No chunk ends inside a span of positions that see the whole of themselves. Admission lets in no span that would not fit
+into a step beside a token of every other running request, so the oldest prompt, which comes first, always gets on.
+
+Where a model has LongRoPE, a running sequence that becomes longer than the border gives its pages back and is computed
+again under the long factors, in the same step if that has room. It keeps its place: this is no preemption.
+
 Every way out of the core leads through `free`.
 """
 
@@ -56,6 +62,11 @@ class Plan:
         return any(chunk.sequence.mask.media(chunk.start, chunk.end) for chunk in self.chunks)
 
     @property
+    def has_loras(self) -> bool:
+        """Whether any chunk takes a LoRA adapter; known before anything touches the device."""
+        return any(chunk.sequence.lora is not None for chunk in self.chunks)
+
+    @property
     def is_decode_only(self) -> bool:
         """Whether every chunk is one decoded token."""
         return all(chunk.is_decode for chunk in self.chunks)
@@ -69,7 +80,10 @@ class Plan:
 class Scheduler:
     """Queues, pages and budgets of one core."""
 
-    def __init__(self, config: EngineConfig, pool: BlockPool, encoder: EncoderBudget) -> None:
+    def __init__(
+        self, config: EngineConfig, pool: BlockPool, encoder: EncoderBudget, long_factor_border: int = 0
+    ) -> None:
+        """`long_factor_border` is as in CoreFacts."""
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         """In order of arrival."""
@@ -79,6 +93,7 @@ class Scheduler:
         self._pool = pool
         self._prefix_cache = PrefixCache(pool, config.prefix_cache)
         self._encoder = encoder
+        self._long_factor_border = long_factor_border
         self._page_size = config.page_size
         self._max_running = config.max_running_requests
         self._max_step_tokens = config.max_step_tokens
@@ -93,6 +108,7 @@ class Scheduler:
         """Queue a sequence behind all others."""
         sequence.number = self._next_number
         self._next_number += 1
+        sequence.take_factors(self._long_factor_border)
         self.waiting.append(sequence)
 
     def cached_tokens(self, sequence: Sequence) -> int:
@@ -105,6 +121,7 @@ class Scheduler:
         With `leave_encoder` no medium is encoded that is not under way, so that others can use the encoder.
         """
         plan = Plan()
+        self._cross_border()
         self._plan_decodes(plan)
         self._encoder.begin_step(decodes_run=bool(plan.chunks), sequences_wait=leave_encoder)
         self._plan_prefills(plan)
@@ -139,6 +156,12 @@ class Scheduler:
         if any(sequence.pages or sequence.pinned for sequence in self.waiting):
             raise AssertionError("a waiting sequence holds pages or embeddings")
 
+    def _cross_border(self) -> None:
+        """Sequences that have outgrown the short rotary factors begin anew under the long ones."""
+        for sequence in self.running:
+            if sequence.take_factors(self._long_factor_border):
+                self._give_back(sequence)
+
     def _plan_decodes(self, plan: Plan) -> None:
         for sequence in [one for one in self.running if one.is_decoding]:
             if sequence.status is Status.RUNNING and self._grow(sequence, sequence.length, plan):
@@ -152,7 +175,9 @@ class Scheduler:
     def _plan_chunk(self, sequence: Sequence, plan: Plan) -> None:
         """As much of the sequence as tokens, embeddings and pages allow; nothing when that is none."""
         end = sequence.computed + min(sequence.remaining, self._max_step_tokens - plan.tokens)
+        end = sequence.spans.cut(sequence.computed, end)  # first, so that no medium is encoded that must wait anyway
         end = self._encoder.limit_chunk(sequence, end, plan.encode_jobs)
+        end = sequence.spans.cut(sequence.computed, end)
         if end > sequence.computed and self._grow(sequence, end, plan):
             plan.chunks.append(Chunk(sequence, sequence.computed, end - sequence.computed))
 
@@ -170,6 +195,7 @@ class Scheduler:
         Asking for room for all of them, though pages are taken chunk by chunk, keeps long prompts from preempting
         each other half way.
         """
+        sequence.take_factors(self._long_factor_border)  # it may have been preempted just when it crossed the border
         shared = self._prefix_cache.match(self._shareable_keys(sequence))
         revived = sum(self._pool.is_kept(page) for page in shared)
         if self._pages_for(sequence.length) - len(shared) > self._pool.available - revived:

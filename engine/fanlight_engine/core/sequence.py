@@ -7,7 +7,8 @@ Three lengths tell everything about where a sequence stands:
     |<--------------------- length -------------------->|
 
 A step computes a chunk of the remaining tokens. When it reaches the end it samples the next one, so a running decode
-always has exactly one remaining token. Preemption sets computed back to 0 and keeps the tokens.
+always has exactly one remaining token. Preemption sets computed back to 0 and keeps the tokens; so does outgrowing the
+short rotary factors.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from enum import Enum
 from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.messages import AddRequest, CoreTimings
 from fanlight_engine.core.prefix_cache import next_key, root_key
+from fanlight_engine.core.spans import NO_SPANS, Spans
+from fanlight_engine.lora import ServedLora
 
 
 class Status(Enum):
@@ -55,6 +58,9 @@ class Sequence:
 
     request: AddRequest
     mask: ImageMask
+    spans: Spans = NO_SPANS
+    lora: ServedLora | None = None
+    """The adapter that answers; None for the checkpoint itself."""
     number: int = 0
     status: Status = Status.WAITING
     tokens: list[int] = field(default_factory=list)
@@ -68,6 +74,8 @@ class Sequence:
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache when it first ran."""
     preemptions: int = 0
+    long_factors: bool = False
+    """Whether its keys are rotated by the long factors of LongRoPE."""
     clock: StageClock = field(init=False)
     _keys: list[bytes] = field(default_factory=list)
 
@@ -109,11 +117,28 @@ class Sequence:
         """Prefix-cache keys of the first `pages` pages, which must be full."""
         assert pages * page_size <= self.length
         while len(self._keys) < pages:
-            start = len(self._keys) * page_size
-            previous = self._keys[-1] if self._keys else root_key(self.request.cache_salt)
-            block = self.tokens[start : start + page_size]
-            self._keys.append(next_key(previous, block, start, self.mask, self.request.media))
+            start, end = len(self._keys) * page_size, (len(self._keys) + 1) * page_size
+            previous = self._keys[-1] if self._keys else self._root_key()
+            spans = self.spans.beginning_between(start, end)
+            block = self.tokens[start : max([end, *(span.end for span in spans)])]
+            self._keys.append(next_key(previous, block, start, self.mask, self.request.media, spans))
         return self._keys[:pages]
+
+    def take_factors(self, border: int) -> bool:
+        """Take the rotary factors for the length it has now; whether they are others, and what was computed is void.
+
+        A sequence of more than `border` tokens takes the long ones for all its positions; 0 = there are no long ones.
+        """
+        is_long = 0 < border < self.length
+        if is_long == self.long_factors:
+            return False
+        self.long_factors = is_long
+        self._keys = []
+        return True
+
+    def media_needed_with(self, number: int) -> list[int]:
+        """A medium that is ahead and those that have to be computed with it, but for what is computed already."""
+        return [one for one in self.spans.media_with(number) if self.mask.last_positions[one] >= self.computed]
 
     def media_available(self) -> int:
         """Media that need no more encoding: behind the computed tokens or encoded already."""
@@ -121,3 +146,6 @@ class Sequence:
             last < self.computed or number in self.encoded_here or medium.digest in self.pinned
             for number, (medium, last) in enumerate(zip(self.request.media, self.mask.last_positions, strict=True))
         )
+
+    def _root_key(self) -> bytes:
+        return root_key(self.request.cache_salt, self.lora.digest if self.lora else b"", self.long_factors)

@@ -6,6 +6,7 @@ Knows the family table and tensors; knows nothing of batching, pages or requests
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -17,7 +18,10 @@ from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.attention.interface import PagedBatch
 from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.families import Positions
+from fanlight_engine.model.head import Head
 from fanlight_engine.model.kv_cache import KeyValueShape
+from fanlight_engine.model.layer_features import add_without_mask, decoder_arguments
+from fanlight_engine.model.lora import LoraRows
 from fanlight_engine.model.positions import rope_arguments, rope_positions
 from fanlight_engine.model.vision_tower import VisionTower
 
@@ -25,35 +29,33 @@ from fanlight_engine.model.vision_tower import VisionTower
 class ModelAdapter:
     """A loaded model as the runner sees it. T is the number of tokens of a packed step."""
 
-    def __init__(self, model: PreTrainedModel, checkpoint: Checkpoint) -> None:
-        decoder, head = model.get_decoder(), model.get_output_embeddings()
-        if decoder is None or head is None:
+    def __init__(self, model: PreTrainedModel, checkpoint: Checkpoint, lora_rows: LoraRows | None = None) -> None:
+        """`lora_rows` is what the model's adapted modules look into; None where it has none."""
+        decoder, projection = model.get_decoder(), model.get_output_embeddings()
+        if decoder is None or projection is None:
             raise CheckpointError(f"{checkpoint.path.name} has no decoder with a language-model head")
         self._model = model
         self._decoder = decoder
         self._embed = decoder.get_input_embeddings()
-        self._head = head
+        self._head = Head(projection, checkpoint.config.get_text_config())
         self._family = checkpoint.family
         self._merge_size = _merge_size(checkpoint)
+        self._lora_rows = lora_rows or LoraRows()
         self._tower = VisionTower(model, checkpoint)
+        if self._family.adds_features_to_layers:
+            add_without_mask(decoder)
         self.device = model.device
         self.dtype = model.dtype
         self.hidden_size = checkpoint.hidden_size
         self.embedding_width = checkpoint.embedding_width
-        self.vocab_size = int(head.weight.shape[0])
+        self.vocab_size = self._head.vocab_size
+        self.window_bounds_spans = self._family.window_bounds_spans
         self.position_rows = 3 if self._family.positions is Positions.MROPE else 1
 
     @property
     def key_value_shape(self) -> KeyValueShape:
         """Keys and values of one token."""
-        config = self._decoder.config
-        heads = config.num_attention_heads
-        return KeyValueShape(
-            layers=config.num_hidden_layers,
-            kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-            dtype=self.dtype,
-        )
+        return KeyValueShape.of(self._decoder.config, self.dtype)
 
     @property
     def embedding_row_bytes(self) -> int:
@@ -64,17 +66,37 @@ class ModelAdapter:
         """Token ids [T] -> embeddings [T, hidden]."""
         return self._embed(ids)
 
-    def decode(self, embeddings: torch.Tensor, positions: torch.Tensor, batch: PagedBatch) -> torch.Tensor:
-        """Embeddings [T, hidden] and positions [position_rows, T] -> last hidden states [T, hidden]."""
+    def decode(
+        self,
+        embeddings: torch.Tensor,
+        positions: torch.Tensor,
+        batch: PagedBatch,
+        layer_features: Sequence[torch.Tensor] = (),
+    ) -> torch.Tensor:
+        """Embeddings [T, hidden] and positions [position_rows, T] -> last hidden states [T, hidden].
+
+        `layer_features` [T, hidden], zero outside media, are added behind the first decoder layers, one behind each.
+        """
         position_ids = positions if self.position_rows == 1 else positions.unsqueeze(1)
         output = self._decoder(
-            inputs_embeds=embeddings.unsqueeze(0), position_ids=position_ids, use_cache=False, paged_batch=batch
+            inputs_embeds=embeddings.unsqueeze(0),
+            position_ids=position_ids,
+            use_cache=False,
+            paged_batch=batch,
+            **decoder_arguments(layer_features),
         )
         return output.last_hidden_state[0]
 
+    def taking_loras(self, numbers: torch.Tensor | None) -> AbstractContextManager[None]:
+        """Within it, row i of what goes into `decode` and `logits` takes the adapter numbers[i], 0 being none.
+
+        Numbers are [T] int64; None where no row takes one, which costs nothing.
+        """
+        return self._lora_rows.taking(numbers)
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [N, hidden] -> float32 logits [N, vocab]."""
-        return self._head(hidden).float()
+        return self._head.logits(hidden)
 
     def encode(self, media: Sequence[MediaInput]) -> list[torch.Tensor]:
         """Embeddings [rows, embedding_width] of pictures and clips, in order; see VisionTower.encode."""
@@ -89,9 +111,7 @@ class ModelAdapter:
         if self._family.positions is not Positions.MROPE or not media:
             first = self._family.first_position
             return np.broadcast_to(np.arange(first, first + length), (self.position_rows, length))
-        arguments = rope_arguments(
-            prompt_ids, mask, media, self._merge_size, reads_seconds_per_grid=self._family.reads_seconds_per_grid
-        )
+        arguments = rope_arguments(prompt_ids, mask, media, self._merge_size, self._family)
         return rope_positions(self._model.model.get_rope_index, arguments)
 
 

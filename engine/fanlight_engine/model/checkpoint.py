@@ -1,4 +1,4 @@
-"""What a checkpoint directory is, read from its small files: family, limits, end ids, sampling defaults, fingerprint.
+"""What a checkpoint directory is, read from its small files: family, limits, end ids, settings, fingerprint.
 
 Reads config.json and generation_config.json only; knows nothing of weights, tokenizers or requests. Both halves of the
 engine use it, so it stays cheap.
@@ -8,48 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
+from fanlight_engine.contradictions import CheckpointTraits
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.families import DECODERS, Family, families_of, served_model_types
+from fanlight_engine.model import generation_config
+from fanlight_engine.model.families import DECODERS, Bidirectional, Family, families_of, served_model_types
+from fanlight_engine.model.unsupported import code_of_its_own, why_unsupported
 
 _FINGERPRINTED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".model")
-_NEUTRAL_VALUES = {
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "num_beams": 1,
-    "sequence_bias": None,
-    "bad_words_ids": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-}
-"""Settings of `generate` that change which token is chosen, and the value at which they do not."""
 _WHOLE_FILE_BYTES = 64 << 20
 _SAMPLES = 256
 _SAMPLE_BYTES = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """What an unset sampling option means for this checkpoint: what transformers' `generate` would do with it.
-
-    But for `Checkpoint.unapplied_settings`, and for lengths: an answer may take the rest of the context unless asked.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +39,31 @@ class Checkpoint:
     vocab_size: int
     hidden_size: int
     end_ids: tuple[int, ...]
-    sampling_defaults: SamplingDefaults
+    sampling_settings: Mapping[str, float | int]
+    """What generation_config.json says of the settings default_temperature and so on."""
     unapplied_settings: tuple[str, ...]
     """What generation_config.json asks of `generate` and this engine does not do, as name=value."""
+    suggested_length: int | None
+    """The max_new_tokens of generation_config.json; it applies where the setting default_max_new_tokens says so."""
     fingerprint: str
     """SHA-256 hex over names, sizes and contents; of files above 64 MiB, over 256 samples spread evenly."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its layer of the settings: what is not chosen otherwise."""
+        return {"context_length": self.context_length, **self.sampling_settings}
+
+    @property
+    def traits(self) -> CheckpointTraits:
+        """What settings are judged against."""
+        return CheckpointTraits(
+            name=self.name,
+            takes_images=self.takes_images,
+            takes_videos=self.takes_videos,
+            embedding_width=self.embedding_width if self.takes_images else 0,
+            smallest_span=self.smallest_span,
+            quantization=_quantization(self.config),
+        )
 
     @property
     def takes_images(self) -> bool:
@@ -77,8 +72,8 @@ class Checkpoint:
 
     @property
     def takes_videos(self) -> bool:
-        """Whether prompts may hold clips that go through the tower's own way for them."""
-        return self.family.takes_videos and self.video_token_id is not None
+        """Whether prompts may hold clips; those that take the way of pictures have the rows of pictures."""
+        return self.family.takes_videos and (self.video_token_id is not None or self.family.clips_are_pictures)
 
     @property
     def embedding_width(self) -> int:
@@ -97,6 +92,15 @@ class Checkpoint:
         """The id at the prompt positions that take a row of a clip; None where the family has no id for them."""
         return self._token_id("video") if self.family.takes_videos else None
 
+    @property
+    def smallest_span(self) -> int:
+        """Positions that every picture takes in a row and that see each other; 0 where none do, or config.json does not
+        say how many."""
+        if self.family.bidirectional is Bidirectional.NONE:
+            return 0
+        of_a_tile = getattr(self.config, "mm_tokens_per_image", None)
+        return int(of_a_tile or getattr(self.config.get_text_config(), "num_image_tokens", None) or 0)
+
     def _token_id(self, medium: str) -> int | None:
         for attribute in (f"{medium}_token_id", f"{medium}_token_index"):
             value = getattr(self.config, attribute, None)
@@ -114,13 +118,17 @@ def read_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # each configuration class has its own idea of what to raise
         raise CheckpointError(f"{directory.name}/config.json cannot be read: {error}") from error
+    config._attn_implementation = None  # published ones ask for packages that are not here; attention is ours
     family = _family_of(directory, model_type, config)
     text_config = config.get_text_config()
     _refuse_other_decoders(directory, text_config)
+    _refuse_sight_of_what_follows(directory, family, text_config)
     generation = _read_json(directory / "generation_config.json", required=False)
+    eos_token_ids = (raw_config.get("eos_token_id"), getattr(text_config, "eos_token_id", None))
     try:
-        end_ids, sampling_defaults = _end_ids(generation, raw_config, config), _sampling_defaults(generation)
-    except (ValueError, TypeError) as error:
+        end_ids = generation_config.end_ids(generation, *eos_token_ids)
+        sampling_settings = generation_config.sampling_settings(generation)
+    except (ValueError, TypeError, OverflowError) as error:
         raise CheckpointError(
             f"{directory.name}/generation_config.json has a value that is no number where one is needed: {error}"
         ) from error
@@ -133,8 +141,9 @@ def read_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
         vocab_size=int(text_config.vocab_size),
         hidden_size=int(text_config.hidden_size),
         end_ids=end_ids,
-        sampling_defaults=sampling_defaults,
-        unapplied_settings=_unapplied_settings(generation),
+        sampling_settings=sampling_settings,
+        unapplied_settings=generation_config.unapplied_settings(generation),
+        suggested_length=generation_config.suggested_length(generation),
         fingerprint=_fingerprint(directory),
     )
 
@@ -157,16 +166,17 @@ def _read_json(file: Path, required: bool) -> dict[str, Any]:
 
 
 def _model_type_of(directory: Path, raw_config: dict[str, Any]) -> str:
-    if "auto_map" in raw_config:
-        raise CheckpointError(
-            f"{directory.name}/config.json names code of its own (auto_map), which is never run: use a checkpoint "
-            "whose model_type is part of transformers"
-        )
     model_type = raw_config.get("model_type")
     if not isinstance(model_type, str) or not families_of(model_type):
         raise CheckpointError(
-            f"{directory.name}/config.json has model_type {model_type!r}, which is not supported; supported: "
-            + ", ".join(served_model_types())
+            f"{directory.name}/config.json has model_type {model_type!r}, which is not supported: "
+            f"{why_unsupported(raw_config)}; supported: {', '.join(served_model_types())}"
+        )
+    code = code_of_its_own(raw_config)
+    if code is not None:
+        raise CheckpointError(
+            f"{directory.name}/config.json asks for code of its own ({code} in auto_map), which is never run: use a "
+            f"checkpoint that transformers loads with its own classes for {model_type}"
         )
     return model_type
 
@@ -190,41 +200,26 @@ def _refuse_other_decoders(directory: Path, text_config: PretrainedConfig) -> No
     if text_config.model_type not in DECODERS:
         raise CheckpointError(
             f"{directory.name}/config.json has a decoder of model_type {text_config.model_type!r}, which is not "
-            f"supported; supported: {', '.join(sorted(DECODERS))}"
+            f"supported: {why_unsupported(text_config.to_dict())}; supported: {', '.join(sorted(DECODERS))}"
         )
 
 
-def _end_ids(generation: dict[str, Any], raw_config: dict[str, Any], config: PretrainedConfig) -> tuple[int, ...]:
-    """generation_config.json wins over config.json, as in transformers' `generate`."""
-    for value in (
-        generation.get("eos_token_id"),
-        raw_config.get("eos_token_id"),
-        getattr(config.get_text_config(), "eos_token_id", None),
-    ):
-        if isinstance(value, int):
-            return (value,)
-        if isinstance(value, list) and value:
-            return tuple(int(one) for one in value)
-    return ()
+def _refuse_sight_of_what_follows(directory: Path, family: Family, text_config: PretrainedConfig) -> None:
+    """Encoders of embedding models have a decoder's model_type, and what they generate would mean nothing."""
+    if getattr(text_config, "use_bidirectional_attention", None) and family.bidirectional is not Bidirectional.PROMPT:
+        raise CheckpointError(
+            f"{directory.name}/config.json has use_bidirectional_attention, with which every token sees what follows: "
+            f"such a checkpoint embeds text and generates none; give one of {family.model_type} without it"
+        )
 
 
-def _sampling_defaults(generation: dict[str, Any]) -> SamplingDefaults:
-    if not generation.get("do_sample", False):
-        return SamplingDefaults()
-    return SamplingDefaults(
-        temperature=float(generation.get("temperature") or 1.0),
-        top_p=float(generation.get("top_p") or 1.0),
-        top_k=int(generation.get("top_k", 50) or 0),  # transformers' own default is 50
-        min_p=float(generation.get("min_p") or 0.0),
-    )
-
-
-def _unapplied_settings(generation: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(
-        f"{name}={generation[name]}"
-        for name, neutral in _NEUTRAL_VALUES.items()
-        if generation.get(name) not in (None, neutral)
-    )
+def _quantization(config: PretrainedConfig) -> str:
+    """How the weights are quantised as published; empty where they are not."""
+    found = getattr(config, "quantization_config", None)
+    if not found:
+        return ""
+    method = found.get("quant_method") if isinstance(found, dict) else getattr(found, "quant_method", None)
+    return str(getattr(method, "value", method) or "quantised")
 
 
 def _fingerprint(directory: Path) -> str:

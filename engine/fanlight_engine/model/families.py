@@ -56,10 +56,10 @@ class Family:
     """One row of the table.
 
     `vision_tensors` are the processor outputs that go into `get_image_features`, the pixels first, in the form that
-    `pixel_form` says; `vision_model_types` are the towers that take just these. `video_form` and `video_tensors` say the
-    same of clips: GRID and FRAMES go into `get_video_features`, any other form takes the way of pictures. `image_prefix`
-    and `image_suffix` are the special tokens that the family's template writes around an image placeholder,
-    `video_prefix` and `video_suffix` those around a video placeholder; raw prompts get the same.
+    `pixel_form` says; `vision_model_types` are the towers that take just these. `video_form` and `video_tensors` say
+    the same of clips: GRID and FRAMES go into `get_video_features`, any other form takes the way of pictures.
+    `image_prefix` and `image_suffix` are the special tokens that the family's template writes around an image
+    placeholder, `video_prefix` and `video_suffix` those around a video placeholder; raw prompts get the same.
     """
 
     model_type: str
@@ -68,6 +68,9 @@ class Family:
     first_position: int = 0
     """The position id of a prompt's first token, where positions are ARANGE."""
     bidirectional: Bidirectional = Bidirectional.NONE
+    window_bounds_spans: bool = False
+    """A position that sees the whole of its span sees no further back in it than a sliding window reaches; otherwise
+    the window does not hold inside a span."""
     pixel_form: PixelForm | None = None
     vision_tensors: tuple[str, ...] = ()
     video_form: PixelForm | None = None
@@ -94,6 +97,11 @@ class Family:
     def takes_images(self) -> bool:
         """Whether checkpoints of this family have a vision tower."""
         return bool(self.vision_tensors)
+
+    @property
+    def clips_are_pictures(self) -> bool:
+        """Whether the frames of a clip take the tower's way of pictures, and their embeddings the place of such."""
+        return self.takes_videos and self.video_tensors == self.vision_tensors
 
     @property
     def takes_videos(self) -> bool:
@@ -127,6 +135,12 @@ FAMILIES: tuple[Family, ...] = (
     Family("phi3"),
     Family("qwen3_moe"),
     Family("mixtral"),
+    Family("smollm3"),
+    Family("granite"),
+    Family("olmo2"),
+    Family("glm4"),
+    Family("cohere2"),
+    Family("ministral3"),
     # Vision and text.
     Family("qwen2_vl", vision_model_types=("qwen2_vl", "qwen2_vl_vision"), **_QWEN_VISION),
     Family(
@@ -143,6 +157,13 @@ FAMILIES: tuple[Family, ...] = (
         **_QWEN_VISION,
     ),
     Family(
+        "qwen3_vl_moe",
+        vision_model_types=("qwen3_vl_moe", "qwen3_vl_moe_vision"),
+        clip_in_pieces=True,
+        adds_features_to_layers=True,
+        **_QWEN_VISION,
+    ),
+    Family(
         "llava",
         vision_model_types=("clip_vision_model", *_SIGLIP),
         pixel_form=PixelForm.TILES,
@@ -153,6 +174,12 @@ FAMILIES: tuple[Family, ...] = (
         vision_model_types=("pixtral",),
         pixel_form=PixelForm.SIZED,
         vision_tensors=("pixel_values", "image_sizes"),
+    ),
+    Family(
+        "vipllava",
+        vision_model_types=("clip_vision_model",),
+        pixel_form=PixelForm.TILES,
+        vision_tensors=("pixel_values",),
     ),
     Family(
         "llava_next",
@@ -190,6 +217,7 @@ FAMILIES: tuple[Family, ...] = (
         "gemma3",
         vision_model_types=_SIGLIP,
         bidirectional=Bidirectional.MEDIA,
+        window_bounds_spans=True,
         pixel_form=PixelForm.TILES,
         vision_tensors=("pixel_values",),
     ),
@@ -212,7 +240,7 @@ FAMILIES: tuple[Family, ...] = (
 
 DECODERS: frozenset[str] = frozenset(
     {family.model_type for family in FAMILIES if not family.takes_images}
-    | {"qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text"}
+    | {"qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"}
 )
 """The model_types of text configurations whose decoders run: those of the text families, and some that only occur
 below a vision family."""

@@ -4,8 +4,8 @@ A step is: `load` host rows into the buffers, `forward` to logits, `sample` to n
 the buffers: no host read, no data-dependent shape, so that each bucket can be captured as a CUDA graph. They are two
 functions, because token masks may arrive while the forward runs. Here they run eagerly.
 
-A bucket is a number of rows and a number of page-table columns, both powers of two up to the limits; rows that pad a
-bucket point at the dummy page.
+A bucket is a number of rows and a number of page-table columns, both powers of two up to the limits, with LoRA adapters
+or without; rows that pad a bucket point at the dummy page and take no adapter.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fanlight_engine.model.adapter import ModelAdapter
 from fanlight_engine.model.attention.interface import AttentionBackend, PagedBatch
 from fanlight_engine.model.kv_cache import PagedKeyValueCache
 from fanlight_engine.model.packing import PackedStep
+from fanlight_engine.model.penalties import PenaltyRows, TokenMarks, penalise
 from fanlight_engine.model.sampler import SamplingMode, SamplingRows, sample
 
 
@@ -28,6 +29,8 @@ class Bucket:
 
     rows: int
     pages: int
+    has_loras: bool = False
+    """Whether some row takes a LoRA adapter; the others need none of that work."""
 
 
 def bucket_size(needed: int, limit: int) -> int:
@@ -43,6 +46,7 @@ class DecodeStep:
         adapter: ModelAdapter,
         cache: PagedKeyValueCache,
         backend: AttentionBackend,
+        marks: TokenMarks,
         max_rows: int,
         max_pages: int,
     ) -> None:
@@ -50,6 +54,7 @@ class DecodeStep:
         self._adapter = adapter
         self._cache = cache
         self._backend = backend
+        self._marks = marks
         self.max_rows = max_rows
         self.max_pages = max_pages
         device = adapter.device
@@ -58,18 +63,22 @@ class DecodeStep:
         self._slots = torch.zeros(max_rows, dtype=torch.int64, device=device)
         self._page_tables = torch.zeros(max_rows, max_pages, dtype=torch.int32, device=device)
         self._context_lengths = torch.ones(max_rows, dtype=torch.int32, device=device)
+        self._loras = torch.zeros(max_rows, dtype=torch.int64, device=device)
         self._sampling = SamplingRows.allocate(max_rows, device)
+        self._penalties = PenaltyRows.allocate(max_rows, device)
         self._logits = torch.zeros(max_rows, adapter.vocab_size, dtype=torch.float32, device=device)
         self.next_ids = torch.zeros(max_rows, dtype=torch.int64, device=device)
         """[max_rows]: what `sample` chose."""
         self.logprobs = torch.zeros(max_rows, dtype=torch.float32, device=device)
         """[max_rows]: its logprobs, where asked."""
 
-    def bucket_for(self, rows: int, pages: int) -> Bucket:
+    def bucket_for(self, rows: int, pages: int, has_loras: bool = False) -> Bucket:
         """The bucket that holds so many sequences, the longest of them with so many pages."""
-        return Bucket(bucket_size(rows, self.max_rows), bucket_size(pages, self.max_pages))
+        return Bucket(bucket_size(rows, self.max_rows), bucket_size(pages, self.max_pages), has_loras)
 
-    def load(self, step: PackedStep, sampling: SamplingRows, bucket: Bucket) -> None:
+    def load(
+        self, step: PackedStep, sampling: SamplingRows, bucket: Bucket, penalties: PenaltyRows | None = None
+    ) -> None:
         """Copy a packed step of decodes into the buffers and pad the bucket with rows that use the dummy page."""
         rows = len(step.ids)
         padding = bucket.rows - rows
@@ -84,7 +93,10 @@ class DecodeStep:
         copy(self._slots[: bucket.rows], np.pad(step.slots, (0, padding)))
         copy(self._page_tables[: bucket.rows, : bucket.pages], np.pad(step.page_tables, ((0, padding), (0, 0))))
         copy(self._context_lengths[: bucket.rows], np.pad(step.context_lengths, (0, padding), constant_values=1))
+        copy(self._loras[: bucket.rows], np.pad(step.loras, (0, padding)))
         self._sampling.copy_from(sampling)
+        if penalties is not None:
+            self._penalties.copy_from(penalties)
 
     def forward(self, bucket: Bucket) -> None:
         """Device only: the bucket's rows through the decoder, logits into their buffer."""
@@ -97,12 +109,15 @@ class DecodeStep:
             context_lengths=self._context_lengths[:rows],
             decode_rows=rows,
         )
-        hidden = self._adapter.decode(self._adapter.embed(self._ids[:rows]), self._positions[:, :rows], batch)
-        self._logits[:rows] = self._adapter.logits(hidden)
+        with self._adapter.taking_loras(self._loras[:rows] if bucket.has_loras else None):
+            hidden = self._adapter.decode(self._adapter.embed(self._ids[:rows]), self._positions[:, :rows], batch)
+            self._logits[:rows] = self._adapter.logits(hidden)
 
     def sample(self, bucket: Bucket, mode: SamplingMode) -> None:
         """Device only: the bucket's logits to `next_ids` and `logprobs`."""
         rows = bucket.rows
-        ids, logprobs = sample(self._logits[:rows], self._sampling.first(rows), mode)
+        logits = self._logits[:rows]
+        penalised = penalise(logits, self._penalties.first(rows), self._marks.tensor) if mode.penalises else None
+        ids, logprobs = sample(logits, self._sampling.first(rows), mode, penalised)
         self.next_ids[:rows] = ids
         self.logprobs[:rows] = logprobs

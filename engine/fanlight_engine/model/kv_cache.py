@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from transformers import PretrainedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,17 @@ class KeyValueShape:
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
+
+    @classmethod
+    def of(cls, config: PretrainedConfig, dtype: torch.dtype) -> KeyValueShape:
+        """As the configuration of a decoder says it."""
+        heads = config.num_attention_heads
+        return cls(
+            layers=config.num_hidden_layers,
+            kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            dtype=dtype,
+        )
 
     @property
     def token_bytes(self) -> int:

@@ -14,6 +14,10 @@ from fanlight_engine.core.block_pool import DUMMY_PAGE
 from fanlight_engine.core.scheduler import Chunk
 from fanlight_engine.model.attention.interface import Segment
 
+LONG_FACTORS = 1 << 40
+"""Added to the positions of tokens whose sequence takes the long factors of LongRoPE, so that what rotates a token
+knows which; no context is as long."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromptPositions:
@@ -39,7 +43,7 @@ class PackedStep:
     ids: np.ndarray
     """[T] int64; positions that take an embedding hold 0, whatever the prompt says there."""
     positions: np.ndarray
-    """[position_rows, T] int64."""
+    """[position_rows, T] int64; with LONG_FACTORS added where they apply."""
     slots: np.ndarray
     """[T] int64."""
     page_tables: np.ndarray
@@ -50,6 +54,8 @@ class PackedStep:
     prefill_segments: tuple[Segment, ...]
     sampled_rows: np.ndarray
     """Rows of T whose logits are sampled, in the order of the chunks that sample."""
+    loras: np.ndarray
+    """[T] int64: the number of the LoRA adapter that each token takes; 0 for none."""
 
 
 def pack(
@@ -65,17 +71,33 @@ def pack(
     return PackedStep(
         ids=np.concatenate([_ids(chunk) for chunk in chunks]),
         positions=np.concatenate(
-            [one.between(chunk.start, chunk.end) for one, chunk in zip(positions, chunks, strict=True)], axis=1
+            [_positions(chunk, one) for one, chunk in zip(positions, chunks, strict=True)], axis=1
         ),
         slots=np.concatenate([_slots(chunk, page_tables[row], page_size) for row, chunk in enumerate(chunks)]),
         page_tables=page_tables,
         context_lengths=np.array([chunk.end for chunk in chunks], dtype=np.int32),
         decode_rows=decode_rows,
         prefill_segments=tuple(
-            Segment(int(starts[row]), chunk.length, chunk.end) for row, chunk in enumerate(chunks) if row >= decode_rows
+            _segment(chunk, int(starts[row])) for row, chunk in enumerate(chunks) if row >= decode_rows
         ),
         sampled_rows=np.array(sampled, dtype=np.int64),
+        loras=np.repeat([_lora_number(chunk) for chunk in chunks], [chunk.length for chunk in chunks]),
     )
+
+
+def _positions(chunk: Chunk, of_request: PromptPositions) -> np.ndarray:
+    return of_request.between(chunk.start, chunk.end) + LONG_FACTORS * chunk.sequence.long_factors
+
+
+def _segment(chunk: Chunk, query_start: int) -> Segment:
+    spans = chunk.sequence.spans.touching(chunk.start, chunk.end)
+    assert not spans or spans[-1].end <= chunk.end, "a chunk ends inside a span"
+    return Segment(query_start, chunk.length, chunk.end, spans)
+
+
+def _lora_number(chunk: Chunk) -> int:
+    lora = chunk.sequence.lora
+    return lora.number if lora else 0
 
 
 def _ids(chunk: Chunk) -> np.ndarray:

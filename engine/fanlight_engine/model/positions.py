@@ -7,13 +7,15 @@ and the refusal of what it would misread. Knows no weights and no requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 
-from fanlight_engine.core.image_mask import ImageMask, MaskMismatchError
+from fanlight_engine.core.image_mask import ImageMask, MaskMismatchError, Piece
 from fanlight_engine.core.messages import MediaInput
+from fanlight_engine.model.families import Family
 from fanlight_engine.request import Modality
 
 _TOKEN_TYPES = {Modality.IMAGE: 1, Modality.VIDEO: 2}
@@ -24,7 +26,7 @@ def rope_arguments(
     mask: ImageMask,
     media: Sequence[MediaInput],
     merge_size: int,
-    reads_seconds_per_grid: bool,
+    family: Family,
 ) -> dict[str, torch.Tensor]:
     """Keyword arguments of `get_rope_index` for one prompt; a row of patches has `merge_size` of them per embedding.
 
@@ -32,7 +34,9 @@ def rope_arguments(
     """
     for number, medium in enumerate(media):
         _refuse_other_grid(number, medium, merge_size)
-    _refuse_inseparable(mask, media)
+    stretches = _stretches(mask)
+    _refuse_other_stretches(stretches, media, family.clip_in_pieces)
+    _refuse_inseparable(stretches, media)
     arguments = {
         "input_ids": torch.tensor([list(prompt_ids)]),
         "mm_token_type_ids": torch.from_numpy(token_types(mask, media, len(prompt_ids)))[None],
@@ -41,7 +45,7 @@ def rope_arguments(
     for name, kind in (("image_grid_thw", Modality.IMAGE), ("video_grid_thw", Modality.VIDEO)):
         if grids[kind]:
             arguments[name] = torch.tensor(grids[kind])
-    if grids[Modality.VIDEO] and reads_seconds_per_grid:
+    if grids[Modality.VIDEO] and family.reads_seconds_per_grid:
         seconds = [medium.seconds_per_grid for medium in media if medium.modality is Modality.VIDEO]
         arguments["second_per_grid_ts"] = torch.tensor(seconds, dtype=torch.float32)
     return arguments
@@ -83,15 +87,48 @@ def _refuse_other_grid(number: int, medium: MediaInput, merge_size: int) -> None
         )
 
 
-def _refuse_inseparable(mask: ImageMask, media: Sequence[MediaInput]) -> None:
-    """`get_rope_index` takes every unbroken run of one type for one medium."""
-    for piece, following in pairwise(mask.pieces_in_order):
-        touch = piece.position + piece.length == following.position
-        if piece.medium == following.medium and not touch:
-            raise ValueError(f"medium {piece.medium} stands in more than one place, where this model needs it in one")
-        before, after = media[piece.medium], media[following.medium]
-        if touch and piece.medium != following.medium and before.modality is after.modality:
+def _stretches(mask: ImageMask) -> list[Piece]:
+    """The unbroken runs of positions that take rows of one medium, in the prompt's order."""
+    stretches: list[Piece] = []
+    for piece in mask.pieces_in_order:
+        last = stretches[-1] if stretches else None
+        if last and last.medium == piece.medium and last.position + last.length == piece.position:
+            stretches[-1] = replace(last, length=last.length + piece.length)
+        else:
+            stretches.append(piece)
+    return stretches
+
+
+def _needed_lengths(medium: MediaInput, clip_in_pieces: bool) -> list[int]:
+    """Rows of each stretch that `get_rope_index` takes the medium's grid for."""
+    is_in_pieces = clip_in_pieces and medium.modality is Modality.VIDEO
+    pieces = medium.grid[0] if is_in_pieces and medium.grid else 1
+    return [medium.embedding_rows // pieces] * pieces
+
+
+def _refuse_other_stretches(stretches: Sequence[Piece], media: Sequence[MediaInput], clip_in_pieces: bool) -> None:
+    """A medium whose rows stand in other stretches than its grid says would get the positions of another."""
+    lengths_of: list[list[int]] = [[] for _ in media]
+    for stretch in stretches:
+        lengths_of[stretch.medium].append(stretch.length)
+    for number, (medium, lengths) in enumerate(zip(media, lengths_of, strict=True)):
+        needed = _needed_lengths(medium, clip_in_pieces)
+        if lengths == needed:
+            continue
+        if len(needed) == 1:
+            raise ValueError(f"medium {number} stands in more than one place, where this model needs it in one")
+        raise ValueError(
+            f"clip {number} stands in stretches of {lengths} positions, where this model needs {len(needed)} of "
+            f"{needed[0]}, one for each step of its grid, with a token between them"
+        )
+
+
+def _refuse_inseparable(stretches: Sequence[Piece], media: Sequence[MediaInput]) -> None:
+    """`get_rope_index` takes every unbroken run of one type for one medium, or for one step of a clip."""
+    for stretch, following in pairwise(stretches):
+        before, after = media[stretch.medium], media[following.medium]
+        if stretch.position + stretch.length == following.position and before.modality is after.modality:
             raise ValueError(
-                f"media {piece.medium} and {following.medium} are both a {before.noun} and touch, so that their "
+                f"media {stretch.medium} and {following.medium} are both a {before.noun} and touch, so that their "
                 "positions could not be told apart; put a token between them"
             )

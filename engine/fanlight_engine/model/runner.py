@@ -21,6 +21,7 @@ from fanlight_engine.model.graphs import DecodeStep, bucket_size
 from fanlight_engine.model.injection import ImageInjector
 from fanlight_engine.model.kv_cache import PagedKeyValueCache
 from fanlight_engine.model.packing import PackedStep, PromptPositions, pack
+from fanlight_engine.model.penalties import PenaltyRows, TokenMarks, penalise
 from fanlight_engine.model.positions import token_types
 from fanlight_engine.model.sampler import MAX_SUPPRESSED_IDS, SamplingMode, SamplingRows, sample
 from fanlight_engine.model.tensors import data_of
@@ -74,7 +75,10 @@ class Runner:
         self._cache = cache
         self._backend = backend
         self._vision_cache = vision_cache
-        self._decode_step = DecodeStep(adapter, cache, backend, limits.max_rows, limits.max_pages_per_sequence)
+        self._marks = TokenMarks(limits.max_rows, adapter.vocab_size, adapter.device)
+        self._decode_step = DecodeStep(
+            adapter, cache, backend, self._marks, limits.max_rows, limits.max_pages_per_sequence
+        )
         self._injector = ImageInjector(adapter, vision_cache, limits.max_step_tokens)
         self._positions: dict[str, PromptPositions] = {}
 
@@ -92,6 +96,7 @@ class Runner:
     def remove(self, sequence: Sequence) -> None:
         """Forget a request; unknown ones are ignored."""
         self._positions.pop(sequence.id, None)
+        self._marks.forget(sequence.id)
 
     @torch.inference_mode()
     def encode(self, jobs: SequenceOf[EncodeJob]) -> dict[bytes, Exception]:
@@ -111,14 +116,14 @@ class Runner:
         return {}
 
     def embedding(self, digest: bytes) -> TensorData:
-        """The stored embedding [rows, hidden] of a medium, as bytes in the model's number type."""
+        """The stored embedding [rows, embedding width] of a medium, as bytes in the model's number type."""
         return data_of(self._vision_cache.get(digest))
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> list[SampledToken]:
         """Compute the plan's chunks; one token for each chunk that samples, in order."""
         if plan.is_decode_only:
-            return self._run_decodes(plan.chunks)
+            return self._run_decodes(plan)
         return self._run_mixed(plan)
 
     def _encode_batch(self, jobs: SequenceOf[EncodeJob]) -> None:
@@ -129,11 +134,14 @@ class Runner:
         self.counters.images_encoded += encoded
         self.counters.encoder_batches += bool(encoded)
 
-    def _run_decodes(self, chunks: SequenceOf[Chunk]) -> list[SampledToken]:
-        bucket = self._decode_step.bucket_for(len(chunks), max(len(chunk.sequence.pages) for chunk in chunks))
+    def _run_decodes(self, plan: Plan) -> list[SampledToken]:
+        chunks = plan.chunks
+        most_pages = max(len(chunk.sequence.pages) for chunk in chunks)
+        bucket = self._decode_step.bucket_for(len(chunks), most_pages, plan.has_loras)
         sequences = [chunk.sequence for chunk in chunks]
         sampling, mode = sampling_rows(sequences)
-        self._decode_step.load(self._pack(chunks, bucket.pages), sampling, bucket)
+        penalties = self._marks.rows_of(sequences)
+        self._decode_step.load(self._pack(chunks, bucket.pages), sampling, bucket, penalties)
         self._decode_step.forward(bucket)
         self._decode_step.sample(bucket, mode)
         self.counters.decode_steps += 1
@@ -143,18 +151,33 @@ class Runner:
         columns = bucket_size(max(len(chunk.sequence.pages) for chunk in plan.chunks), self._decode_step.max_pages)
         step = self._pack(plan.chunks, columns)
         embeddings = self._adapter.embed(self._to_device(step.ids))
+        layer_features: tuple[torch.Tensor, ...] = ()
         if plan.has_media:
-            embeddings = self._injector.inject(embeddings, plan.chunks)
+            embeddings, layer_features = self._injector.inject(embeddings, plan.chunks)
             self.counters.image_steps += 1
-        hidden = self._adapter.decode(embeddings, self._to_device(step.positions), self._batch(step))
+        loras = self._to_device(step.loras) if plan.has_loras else None
+        with self._adapter.taking_loras(loras):
+            hidden = self._adapter.decode(
+                embeddings, self._to_device(step.positions), self._batch(step), layer_features=layer_features
+            )
         sequences = [chunk.sequence for chunk in plan.chunks if chunk.samples]
         if not sequences:
             return []
         sampling, mode = sampling_rows(sequences)
         rows = SamplingRows.allocate(len(sequences), self._adapter.device)
         rows.copy_from(sampling)
-        ids, logprobs = sample(self._adapter.logits(hidden[self._to_device(step.sampled_rows)]), rows, mode)
+        penalties = self._marks.rows_of(sequences)
+        sampled = self._to_device(step.sampled_rows)
+        with self._adapter.taking_loras(None if loras is None else loras[sampled]):
+            logits = self._adapter.logits(hidden[sampled])
+        penalised = None if penalties is None else self._penalise(logits, penalties)
+        ids, logprobs = sample(logits, rows, mode, penalised)
         return _read(sequences, ids, logprobs)
+
+    def _penalise(self, logits: torch.Tensor, penalties: PenaltyRows) -> torch.Tensor:
+        rows = PenaltyRows.allocate(len(logits), self._adapter.device)
+        rows.copy_from(penalties)
+        return penalise(logits, rows, self._marks.tensor)
 
     def _pack(self, chunks: SequenceOf[Chunk], columns: int) -> PackedStep:
         positions = [self._positions[chunk.sequence.id] for chunk in chunks]
@@ -169,6 +192,7 @@ class Runner:
             context_lengths=self._to_device(step.context_lengths),
             decode_rows=step.decode_rows,
             prefill_segments=step.prefill_segments,
+            window_bounds_spans=self._adapter.window_bounds_spans,
         )
 
     def _to_device(self, values: np.ndarray) -> torch.Tensor:
@@ -198,6 +222,7 @@ def sampling_rows(sequences: SequenceOf[Sequence]) -> tuple[SamplingRows, Sampli
         filters=any(one.top_k or one.top_p < 1 or one.min_p for one in drawing),
         suppresses=any(suppressed),
         logprobs=any(one.logprobs for one in parameters),
+        penalises=any(one.has_penalties for one in parameters),
     )
     return rows, mode
 

@@ -77,7 +77,7 @@ class VisionTower:
         else:
             form, names, modality = family.pixel_form, family.vision_tensors, Modality.IMAGE
         assert form is not None, "text checkpoints have no media"
-        return FORM_ENCODERS[form](TowerBatch(self._model, self._config, names, modality, media))
+        return FORM_ENCODERS[form](TowerBatch(self._model, self._config, family, names, modality, media))
 
     def _checked(self, medium: MediaInput, embedding: torch.Tensor) -> torch.Tensor:
         if embedding.shape != (medium.embedding_rows, self._width):

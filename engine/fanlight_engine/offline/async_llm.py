@@ -73,6 +73,7 @@ class AsyncLLM:
     async def start(self) -> None:
         """Load everything. Raises StartupError."""
         await self._front.start()
+        await self._front.probe()
 
     async def stop(self) -> None:
         """Free everything; what still runs raises EngineStoppedError. Idempotent."""

@@ -67,6 +67,7 @@ class LLM:
         if self._loop.is_closed():
             return
         self._wait_for(self._llm.stop())
+        self._wait_for(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ from fanlight.v1 import generation_pb2, media_pb2, model_pb2, server_pb2
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import EngineStoppedError
+from fanlight_engine.lora import served_names
 from fanlight_engine.request import Modality
 from fanlight_server.backend import Backend
 from fanlight_server.chat_session import MAX_WAITING_TURNS
@@ -31,29 +34,43 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of the one model. `modalities` are the kinds of media that it takes."""
+    """What is known of one model. `modalities` are the kinds of media that it takes, `placeholder_ids` the ids that
+    stand for one of each in a token prompt.
 
+    `name` is that of the checkpoint, or of one of its LoRA adapters, which takes what the checkpoint takes.
+    """
+
+    name: str
     checkpoint: Checkpoint
     config: EngineConfig
     modalities: frozenset[Modality]
+    placeholder_ids: Mapping[Modality, int]
+
+    @property
+    def is_lora(self) -> bool:
+        """Whether it is an adapter."""
+        return self.name != self.checkpoint.name
 
 
-def model_facts(backend: Backend) -> ModelFacts:
-    """What is known now: whoever has loaded the model knows better what it takes than its checkpoint says."""
+def model_facts(backend: Backend, name: str = "") -> ModelFacts:
+    """What is known now of the model that `name` stands for, by default the checkpoint.
+
+    Whoever has loaded the checkpoint knows better what it takes than it says itself.
+    """
     try:
-        modalities = backend.modalities
+        modalities, placeholder_ids = backend.modalities, backend.placeholder_ids
     except EngineStoppedError:
-        modalities = _modalities_of_checkpoint(backend.checkpoint)
-    return ModelFacts(backend.checkpoint, backend.config, modalities)
+        modalities, placeholder_ids = _modalities_of_checkpoint(backend.checkpoint), {}
+    return ModelFacts(name or backend.checkpoint.name, backend.checkpoint, backend.config, modalities, placeholder_ids)
 
 
-def list_models_response(model: ModelFacts, core: CoreFacts) -> model_pb2.ListModelsResponse:
-    """All models: one today."""
-    return model_pb2.ListModelsResponse(models=[_model(model, core)])
+def list_models_response(models: Iterable[ModelFacts], core: CoreFacts) -> model_pb2.ListModelsResponse:
+    """All models, the default one first."""
+    return model_pb2.ListModelsResponse(models=[_model(model, core) for model in models])
 
 
 def get_model_response(model: ModelFacts, core: CoreFacts) -> model_pb2.GetModelResponse:
-    """The one model."""
+    """One model."""
     return model_pb2.GetModelResponse(model=_model(model, core))
 
 
@@ -75,7 +92,7 @@ def server_info_response(
             heartbeat_interval=duration_of(server.heartbeat_interval),
             max_upload_bytes=max_upload_bytes,
         ),
-        models=[model.checkpoint.name],
+        models=served_names(model.checkpoint.name, config.lora),
     )
 
 
@@ -88,7 +105,7 @@ def _model(model: ModelFacts, core: CoreFacts) -> model_pb2.Model:
     checkpoint = model.checkpoint
     kinds = [MODALITIES[kind] for kind in Modality if kind in model.modalities]
     return model_pb2.Model(
-        name=checkpoint.name,
+        name=model.name,
         family=checkpoint.family.model_type,
         modalities=[media_pb2.MODALITY_TEXT, *kinds],
         context_length=core.context_length,
@@ -97,12 +114,21 @@ def _model(model: ModelFacts, core: CoreFacts) -> model_pb2.Model:
         special_tokens=model_pb2.SpecialTokens(
             eos_token_ids=checkpoint.end_ids,
             bos_token_id=_bos_token_id(checkpoint),
-            image_token_id=checkpoint.image_token_id,
-            video_token_id=checkpoint.video_token_id,
+            image_token_id=model.placeholder_ids.get(Modality.IMAGE),
+            video_token_id=model.placeholder_ids.get(Modality.VIDEO),
         ),
-        sampling_defaults=_sampling_defaults(checkpoint),
-        fingerprint=f"sha256:{checkpoint.fingerprint}",
+        sampling_defaults=_sampling_defaults(model.config),
+        fingerprint=f"sha256:{_fingerprint(model, core)}",
+        base_model=checkpoint.name if model.is_lora else None,
     )
+
+
+def _fingerprint(model: ModelFacts, core: CoreFacts) -> str:
+    """An adapter's is made of both digests, since it answers with both weights."""
+    if not model.is_lora:
+        return model.checkpoint.fingerprint
+    lora = next(one for one in core.loras if one.name == model.name)
+    return hashlib.sha256(bytes.fromhex(model.checkpoint.fingerprint) + lora.digest).hexdigest()
 
 
 def _features(model: ModelFacts) -> list[server_pb2.Feature]:
@@ -153,8 +179,14 @@ def _bos_token_id(checkpoint: Checkpoint) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _sampling_defaults(checkpoint: Checkpoint) -> generation_pb2.Sampling:
-    defaults = checkpoint.sampling_defaults
+def _sampling_defaults(config: EngineConfig) -> generation_pb2.Sampling:
     return generation_pb2.Sampling(
-        temperature=defaults.temperature, top_p=defaults.top_p, top_k=defaults.top_k, min_p=defaults.min_p
+        max_new_tokens=config.default_max_new_tokens or None,
+        temperature=config.default_temperature,
+        top_p=config.default_top_p,
+        top_k=config.default_top_k,
+        min_p=config.default_min_p,
+        repetition_penalty=config.default_repetition_penalty,
+        presence_penalty=config.default_presence_penalty,
+        frequency_penalty=config.default_frequency_penalty,
     )

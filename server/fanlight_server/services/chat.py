@@ -20,17 +20,16 @@ from fanlight_server.chat_session import ChatSession, ChatSetup, Interrupt, Turn
 from fanlight_server.convert import events as to_wire
 from fanlight_server.convert import requests as from_wire
 from fanlight_server.lifecycle import Lifecycle
+from fanlight_server.model_names import asked_model
 from fanlight_server.rpc.call import current_call
 from fanlight_server.rpc.paced_writer import PacedWriter
 from fanlight_server.rpc.wire import UnknownFieldsError
 from fanlight_server.status import (
-    ErrorReason,
     Refusal,
     ServiceError,
     StreamLostError,
     draining_error,
     explain,
-    field_error,
     fields_named,
     missing_field,
 )
@@ -74,8 +73,10 @@ class Chat:
             raise draining_error()
 
     async def _set_up(self, limit: float) -> None:
-        self._session.set_up(await self._receive_setup(limit))
-        await self._writer.send(partial(to_wire.chat_ready, model=self._backend.checkpoint.name))
+        setup = await self._receive_setup(limit)
+        model = asked_model(self._backend, setup.model, "setup.model")
+        self._session.set_up(setup)
+        await self._writer.send(partial(to_wire.chat_ready, model=model))
 
     async def _receive_setup(self, limit: float) -> ChatSetup:
         """The first message, unless it is another one, does not come in time, or the server drains."""
@@ -90,12 +91,6 @@ class Chat:
             await _stop_tasks([first, drain])
         if not isinstance(setup, ChatSetup):
             raise not_set_up_error()
-        if setup.model not in ("", self._backend.checkpoint.name):
-            raise field_error(
-                "setup.model",
-                f"no model of this name is served; use {self._backend.checkpoint.name!r} or leave it unset",
-                ErrorReason.MODEL_NOT_FOUND,
-            )
         return setup
 
     async def _read_client(self) -> None:

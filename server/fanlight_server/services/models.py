@@ -1,4 +1,4 @@
-"""ModelService: what is served, and what prompts and texts become, for the one model that is served."""
+"""ModelService: what is served, and what prompts and texts become, for the one checkpoint that is served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fanlight_server.convert import counts
 from fanlight_server.convert import models as to_wire
 from fanlight_server.convert import requests as from_wire
 from fanlight_server.lifecycle import Lifecycle
-from fanlight_server.status import ErrorReason, field_error, fields_named
+from fanlight_server.model_names import asked_model, names_of
+from fanlight_server.status import fields_named
 
 
 class ModelService(model_pb2_grpc.ModelServiceServicer):
@@ -25,19 +26,14 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
     async def ListModels(self, request: Any, context: Any) -> Any:
         """All models."""
         self._lifecycle.require_loaded()
-        return to_wire.list_models_response(to_wire.model_facts(self._backend), self._backend.client.facts)
+        models = [to_wire.model_facts(self._backend, name) for name in names_of(self._backend)]
+        return to_wire.list_models_response(models, self._backend.client.facts)
 
     async def GetModel(self, request: Any, context: Any) -> Any:
         """One model; the default one when no name is given."""
         self._lifecycle.require_loaded()
-        served = self._backend.checkpoint.name
-        if request.name not in ("", served):
-            raise field_error(
-                "name",
-                f"no model of this name is served; use {served!r} or leave it unset",
-                ErrorReason.MODEL_NOT_FOUND,
-            )
-        return to_wire.get_model_response(to_wire.model_facts(self._backend), self._backend.client.facts)
+        name = asked_model(self._backend, request.name, "name")
+        return to_wire.get_model_response(to_wire.model_facts(self._backend, name), self._backend.client.facts)
 
     async def CountTokens(self, request: Any, context: Any) -> Any:
         """What the prompt of a generation becomes, without generating."""

@@ -26,7 +26,7 @@ from fanlight.v1 import generation_pb2 as fanlight_dot_v1_dot_generation__pb2
 from fanlight.v1 import media_pb2 as fanlight_dot_v1_dot_media__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61nlight/v1/model.proto\x12\x0b\x66\x61nlight.v1\x1a\x1c\x66\x61nlight/v1/generation.proto\x1a\x17\x66\x61nlight/v1/media.proto\"\x13\n\x11ListModelsRequest\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.fanlight.v1.Model\"-\n\x0fGetModelRequest\x12\x11\n\x04name\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_name\"5\n\x10GetModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.fanlight.v1.Model\"\xa6\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12)\n\nmodalities\x18\x03 \x03(\x0e\x32\x15.fanlight.v1.Modality\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\r\x12\x17\n\x0fvocabulary_size\x18\x05 \x01(\r\x12(\n\x06limits\x18\x06 \x01(\x0b\x32\x18.fanlight.v1.ModelLimits\x12\x32\n\x0especial_tokens\x18\x07 \x01(\x0b\x32\x1a.fanlight.v1.SpecialTokens\x12\x30\n\x11sampling_defaults\x18\x08 \x01(\x0b\x32\x15.fanlight.v1.Sampling\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\"\x95\x03\n\x0bModelLimits\x12\x1e\n\x16max_images_per_request\x18\x01 \x01(\r\x12\x17\n\x0fmax_image_bytes\x18\x02 \x01(\x04\x12\x18\n\x10max_image_pixels\x18\x03 \x01(\x04\x12\x16\n\x0emax_image_side\x18\x04 \x01(\r\x12\x1e\n\x16max_image_aspect_ratio\x18\x05 \x01(\x02\x12\x18\n\x10max_stop_strings\x18\x06 \x01(\r\x12\"\n\x1amax_stop_string_characters\x18\x07 \x01(\r\x12\x1a\n\x12max_stop_token_ids\x18\x08 \x01(\r\x12\x1e\n\x16max_videos_per_request\x18\t \x01(\r\x12\x17\n\x0fmax_video_bytes\x18\n \x01(\x04\x12\x18\n\x10max_video_frames\x18\x0b \x01(\r\x12\x19\n\x11max_video_seconds\x18\x0c \x01(\r\x12\x18\n\x10max_video_pixels\x18\r \x01(\x04\x12\x19\n\x11low_detail_tokens\x18\x0e \x01(\r\"\xb2\x01\n\rSpecialTokens\x12\x15\n\reos_token_ids\x18\x01 \x03(\r\x12\x19\n\x0c\x62os_token_id\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0eimage_token_id\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x1b\n\x0evideo_token_id\x18\x04 \x01(\rH\x02\x88\x01\x01\x42\x0f\n\r_bos_token_idB\x11\n\x0f_image_token_idB\x11\n\x0f_video_token_id\"A\n\x12\x43ountTokensRequest\x12+\n\ngeneration\x18\x01 \x01(\x0b\x32\x17.fanlight.v1.Generation\"\xd2\x01\n\x13\x43ountTokensResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x14\n\x0cimage_tokens\x18\x02 \x01(\r\x12&\n\x05media\x18\x03 \x03(\x0b\x32\x17.fanlight.v1.MediaCount\x12\x11\n\tkv_blocks\x18\x04 \x01(\r\x12\x15\n\rkv_block_size\x18\x05 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x06 \x01(\r\x12\x16\n\x0emax_new_tokens\x18\x07 \x01(\r\x12\x0c\n\x04\x66its\x18\x08 \x01(\x08\"\xe8\x02\n\nMediaCount\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\'\n\x08modality\x18\x02 \x01(\x0e\x32\x15.fanlight.v1.Modality\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x12\n\nembeddings\x18\x04 \x01(\r\x12/\n\x0bmask_ranges\x18\x05 \x03(\x0b\x32\x1a.fanlight.v1.PositionRange\x12(\n\roriginal_size\x18\x06 \x01(\x0b\x32\x11.fanlight.v1.Size\x12\'\n\x0cresized_size\x18\x07 \x01(\x0b\x32\x11.fanlight.v1.Size\x12\x1f\n\x04grid\x18\x08 \x01(\x0b\x32\x11.fanlight.v1.Grid\x12$\n\x05tiles\x18\t \x01(\x0b\x32\x15.fanlight.v1.TileGrid\x12\x13\n\x06\x66rames\x18\n \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0b\x66rame_times\x18\x0b \x03(\x02\x42\t\n\x07_frames\".\n\rPositionRange\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0e\n\x06length\x18\x02 \x01(\r\"@\n\x08TileGrid\x12\x0f\n\x07\x63olumns\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\x15\n\rhas_thumbnail\x18\x03 \x01(\x08\"y\n\x0fTokenizeRequest\x12\x12\n\x05model\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x02 \x01(\t\x12!\n\x14parse_special_tokens\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\x08\n\x06_modelB\x17\n\x15_parse_special_tokens\":\n\x10TokenizeResponse\x12&\n\x06tokens\x18\x01 \x03(\x0b\x32\x16.fanlight.v1.TextToken\"5\n\tTextToken\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06offset\x18\x03 \x01(\r\"z\n\x11\x44\x65tokenizeRequest\x12\x12\n\x05model\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12!\n\x14spell_special_tokens\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\x08\n\x06_modelB\x17\n\x15_spell_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t2\x90\x03\n\x0cModelService\x12M\n\nListModels\x12\x1e.fanlight.v1.ListModelsRequest\x1a\x1f.fanlight.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.fanlight.v1.GetModelRequest\x1a\x1d.fanlight.v1.GetModelResponse\x12P\n\x0b\x43ountTokens\x12\x1f.fanlight.v1.CountTokensRequest\x1a .fanlight.v1.CountTokensResponse\x12G\n\x08Tokenize\x12\x1c.fanlight.v1.TokenizeRequest\x1a\x1d.fanlight.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.fanlight.v1.DetokenizeRequest\x1a\x1f.fanlight.v1.DetokenizeResponseB9\n\x0f\x63om.fanlight.v1P\x01Z\x16\x66\x61nlight/v1;fanlightv1\xaa\x02\x0b\x46\x61nlight.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61nlight/v1/model.proto\x12\x0b\x66\x61nlight.v1\x1a\x1c\x66\x61nlight/v1/generation.proto\x1a\x17\x66\x61nlight/v1/media.proto\"\x13\n\x11ListModelsRequest\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.fanlight.v1.Model\"-\n\x0fGetModelRequest\x12\x11\n\x04name\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_name\"5\n\x10GetModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.fanlight.v1.Model\"\xce\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12)\n\nmodalities\x18\x03 \x03(\x0e\x32\x15.fanlight.v1.Modality\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\r\x12\x17\n\x0fvocabulary_size\x18\x05 \x01(\r\x12(\n\x06limits\x18\x06 \x01(\x0b\x32\x18.fanlight.v1.ModelLimits\x12\x32\n\x0especial_tokens\x18\x07 \x01(\x0b\x32\x1a.fanlight.v1.SpecialTokens\x12\x30\n\x11sampling_defaults\x18\x08 \x01(\x0b\x32\x15.fanlight.v1.Sampling\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\x12\x17\n\nbase_model\x18\n \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_base_model\"\x95\x03\n\x0bModelLimits\x12\x1e\n\x16max_images_per_request\x18\x01 \x01(\r\x12\x17\n\x0fmax_image_bytes\x18\x02 \x01(\x04\x12\x18\n\x10max_image_pixels\x18\x03 \x01(\x04\x12\x16\n\x0emax_image_side\x18\x04 \x01(\r\x12\x1e\n\x16max_image_aspect_ratio\x18\x05 \x01(\x02\x12\x18\n\x10max_stop_strings\x18\x06 \x01(\r\x12\"\n\x1amax_stop_string_characters\x18\x07 \x01(\r\x12\x1a\n\x12max_stop_token_ids\x18\x08 \x01(\r\x12\x1e\n\x16max_videos_per_request\x18\t \x01(\r\x12\x17\n\x0fmax_video_bytes\x18\n \x01(\x04\x12\x18\n\x10max_video_frames\x18\x0b \x01(\r\x12\x19\n\x11max_video_seconds\x18\x0c \x01(\r\x12\x18\n\x10max_video_pixels\x18\r \x01(\x04\x12\x19\n\x11low_detail_tokens\x18\x0e \x01(\r\"\xb2\x01\n\rSpecialTokens\x12\x15\n\reos_token_ids\x18\x01 \x03(\r\x12\x19\n\x0c\x62os_token_id\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0eimage_token_id\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x1b\n\x0evideo_token_id\x18\x04 \x01(\rH\x02\x88\x01\x01\x42\x0f\n\r_bos_token_idB\x11\n\x0f_image_token_idB\x11\n\x0f_video_token_id\"A\n\x12\x43ountTokensRequest\x12+\n\ngeneration\x18\x01 \x01(\x0b\x32\x17.fanlight.v1.Generation\"\xd2\x01\n\x13\x43ountTokensResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x14\n\x0cimage_tokens\x18\x02 \x01(\r\x12&\n\x05media\x18\x03 \x03(\x0b\x32\x17.fanlight.v1.MediaCount\x12\x11\n\tkv_blocks\x18\x04 \x01(\r\x12\x15\n\rkv_block_size\x18\x05 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x06 \x01(\r\x12\x16\n\x0emax_new_tokens\x18\x07 \x01(\r\x12\x0c\n\x04\x66its\x18\x08 \x01(\x08\"\xe8\x02\n\nMediaCount\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\'\n\x08modality\x18\x02 \x01(\x0e\x32\x15.fanlight.v1.Modality\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x12\n\nembeddings\x18\x04 \x01(\r\x12/\n\x0bmask_ranges\x18\x05 \x03(\x0b\x32\x1a.fanlight.v1.PositionRange\x12(\n\roriginal_size\x18\x06 \x01(\x0b\x32\x11.fanlight.v1.Size\x12\'\n\x0cresized_size\x18\x07 \x01(\x0b\x32\x11.fanlight.v1.Size\x12\x1f\n\x04grid\x18\x08 \x01(\x0b\x32\x11.fanlight.v1.Grid\x12$\n\x05tiles\x18\t \x01(\x0b\x32\x15.fanlight.v1.TileGrid\x12\x13\n\x06\x66rames\x18\n \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0b\x66rame_times\x18\x0b \x03(\x02\x42\t\n\x07_frames\".\n\rPositionRange\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0e\n\x06length\x18\x02 \x01(\r\"@\n\x08TileGrid\x12\x0f\n\x07\x63olumns\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\x15\n\rhas_thumbnail\x18\x03 \x01(\x08\"y\n\x0fTokenizeRequest\x12\x12\n\x05model\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x02 \x01(\t\x12!\n\x14parse_special_tokens\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\x08\n\x06_modelB\x17\n\x15_parse_special_tokens\":\n\x10TokenizeResponse\x12&\n\x06tokens\x18\x01 \x03(\x0b\x32\x16.fanlight.v1.TextToken\"5\n\tTextToken\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06offset\x18\x03 \x01(\r\"z\n\x11\x44\x65tokenizeRequest\x12\x12\n\x05model\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12!\n\x14spell_special_tokens\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\x08\n\x06_modelB\x17\n\x15_spell_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t2\x90\x03\n\x0cModelService\x12M\n\nListModels\x12\x1e.fanlight.v1.ListModelsRequest\x1a\x1f.fanlight.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.fanlight.v1.GetModelRequest\x1a\x1d.fanlight.v1.GetModelResponse\x12P\n\x0b\x43ountTokens\x12\x1f.fanlight.v1.CountTokensRequest\x1a .fanlight.v1.CountTokensResponse\x12G\n\x08Tokenize\x12\x1c.fanlight.v1.TokenizeRequest\x1a\x1d.fanlight.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.fanlight.v1.DetokenizeRequest\x1a\x1f.fanlight.v1.DetokenizeResponseB9\n\x0f\x63om.fanlight.v1P\x01Z\x16\x66\x61nlight/v1;fanlightv1\xaa\x02\x0b\x46\x61nlight.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,31 +43,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELRESPONSE']._serialized_start=221
   _globals['_GETMODELRESPONSE']._serialized_end=274
   _globals['_MODEL']._serialized_start=277
-  _globals['_MODEL']._serialized_end=571
-  _globals['_MODELLIMITS']._serialized_start=574
-  _globals['_MODELLIMITS']._serialized_end=979
-  _globals['_SPECIALTOKENS']._serialized_start=982
-  _globals['_SPECIALTOKENS']._serialized_end=1160
-  _globals['_COUNTTOKENSREQUEST']._serialized_start=1162
-  _globals['_COUNTTOKENSREQUEST']._serialized_end=1227
-  _globals['_COUNTTOKENSRESPONSE']._serialized_start=1230
-  _globals['_COUNTTOKENSRESPONSE']._serialized_end=1440
-  _globals['_MEDIACOUNT']._serialized_start=1443
-  _globals['_MEDIACOUNT']._serialized_end=1803
-  _globals['_POSITIONRANGE']._serialized_start=1805
-  _globals['_POSITIONRANGE']._serialized_end=1851
-  _globals['_TILEGRID']._serialized_start=1853
-  _globals['_TILEGRID']._serialized_end=1917
-  _globals['_TOKENIZEREQUEST']._serialized_start=1919
-  _globals['_TOKENIZEREQUEST']._serialized_end=2040
-  _globals['_TOKENIZERESPONSE']._serialized_start=2042
-  _globals['_TOKENIZERESPONSE']._serialized_end=2100
-  _globals['_TEXTTOKEN']._serialized_start=2102
-  _globals['_TEXTTOKEN']._serialized_end=2155
-  _globals['_DETOKENIZEREQUEST']._serialized_start=2157
-  _globals['_DETOKENIZEREQUEST']._serialized_end=2279
-  _globals['_DETOKENIZERESPONSE']._serialized_start=2281
-  _globals['_DETOKENIZERESPONSE']._serialized_end=2315
-  _globals['_MODELSERVICE']._serialized_start=2318
-  _globals['_MODELSERVICE']._serialized_end=2718
+  _globals['_MODEL']._serialized_end=611
+  _globals['_MODELLIMITS']._serialized_start=614
+  _globals['_MODELLIMITS']._serialized_end=1019
+  _globals['_SPECIALTOKENS']._serialized_start=1022
+  _globals['_SPECIALTOKENS']._serialized_end=1200
+  _globals['_COUNTTOKENSREQUEST']._serialized_start=1202
+  _globals['_COUNTTOKENSREQUEST']._serialized_end=1267
+  _globals['_COUNTTOKENSRESPONSE']._serialized_start=1270
+  _globals['_COUNTTOKENSRESPONSE']._serialized_end=1480
+  _globals['_MEDIACOUNT']._serialized_start=1483
+  _globals['_MEDIACOUNT']._serialized_end=1843
+  _globals['_POSITIONRANGE']._serialized_start=1845
+  _globals['_POSITIONRANGE']._serialized_end=1891
+  _globals['_TILEGRID']._serialized_start=1893
+  _globals['_TILEGRID']._serialized_end=1957
+  _globals['_TOKENIZEREQUEST']._serialized_start=1959
+  _globals['_TOKENIZEREQUEST']._serialized_end=2080
+  _globals['_TOKENIZERESPONSE']._serialized_start=2082
+  _globals['_TOKENIZERESPONSE']._serialized_end=2140
+  _globals['_TEXTTOKEN']._serialized_start=2142
+  _globals['_TEXTTOKEN']._serialized_end=2195
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2197
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2319
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2321
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2355
+  _globals['_MODELSERVICE']._serialized_start=2358
+  _globals['_MODELSERVICE']._serialized_end=2758
 # @@protoc_insertion_point(module_scope)

@@ -30,7 +30,7 @@ class GetModelResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "family", "modalities", "context_length", "vocabulary_size", "limits", "special_tokens", "sampling_defaults", "fingerprint")
+    __slots__ = ("name", "family", "modalities", "context_length", "vocabulary_size", "limits", "special_tokens", "sampling_defaults", "fingerprint", "base_model")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FAMILY_FIELD_NUMBER: _ClassVar[int]
     MODALITIES_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class Model(_message.Message):
     SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    BASE_MODEL_FIELD_NUMBER: _ClassVar[int]
     name: str
     family: str
     modalities: _containers.RepeatedScalarFieldContainer[_media_pb2.Modality]
@@ -49,7 +50,8 @@ class Model(_message.Message):
     special_tokens: SpecialTokens
     sampling_defaults: _generation_pb2.Sampling
     fingerprint: str
-    def __init__(self, name: _Optional[str] = ..., family: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_media_pb2.Modality, str]]] = ..., context_length: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., special_tokens: _Optional[_Union[SpecialTokens, _Mapping]] = ..., sampling_defaults: _Optional[_Union[_generation_pb2.Sampling, _Mapping]] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    base_model: str
+    def __init__(self, name: _Optional[str] = ..., family: _Optional[str] = ..., modalities: _Optional[_Iterable[_Union[_media_pb2.Modality, str]]] = ..., context_length: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., special_tokens: _Optional[_Union[SpecialTokens, _Mapping]] = ..., sampling_defaults: _Optional[_Union[_generation_pb2.Sampling, _Mapping]] = ..., fingerprint: _Optional[str] = ..., base_model: _Optional[str] = ...) -> None: ...
 
 class ModelLimits(_message.Message):
     __slots__ = ("max_images_per_request", "max_image_bytes", "max_image_pixels", "max_image_side", "max_image_aspect_ratio", "max_stop_strings", "max_stop_string_characters", "max_stop_token_ids", "max_videos_per_request", "max_video_bytes", "max_video_frames", "max_video_seconds", "max_video_pixels", "low_detail_tokens")

@@ -25,8 +25,8 @@ class Segment:
     """Host-side facts of one sequence's queries: rows [query_start, query_start + query_length) of the packed step.
 
     The last of them sees `context_length` keys, the one before one less, and so on (causal). `spans` are the runs of
-    positions [start, end) that besides see the whole of themselves, whatever a sliding window says; those that touch the
-    queries, in order, and none of them reaches beyond the context.
+    positions [start, end) that besides see the whole of themselves: those that touch the queries, uncut and in order;
+    none of them reaches beyond the context.
     """
 
     query_start: int
@@ -51,6 +51,8 @@ class PagedBatch:
     """How many leading sequences have exactly one query."""
     prefill_segments: tuple[Segment, ...] = ()
     """The other sequences, in order."""
+    window_bounds_spans: bool = False
+    """Whether a sliding window hides the far beginning of a span from its later positions; see Family."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def _attend_chunk(
         queries.transpose(0, 1).reshape(kv_heads, groups, length, head_dim),
         context_keys.unsqueeze(1).expand(-1, groups, -1, -1),
         context_values.unsqueeze(1).expand(-1, groups, -1, -1),
-        _visible_keys(segment, layer, queries.device),
+        _visible_keys(segment, layer, batch.window_bounds_spans, queries.device),
         layer,
     )
     return outputs.reshape(heads, length, head_dim).transpose(0, 1)
@@ -88,15 +88,19 @@ def _attention(
     return weights.to(queries.dtype) @ values
 
 
-def _visible_keys(segment: Segment, layer: LayerAttention, device: torch.device) -> torch.Tensor:
+def _visible_keys(
+    segment: Segment, layer: LayerAttention, window_bounds_spans: bool, device: torch.device
+) -> torch.Tensor:
     """[n, context] bool: which keys each query of the chunk sees."""
     first_query = segment.context_length - segment.query_length
     query_positions = torch.arange(first_query, segment.context_length, device=device)[:, None]
     key_positions = torch.arange(segment.context_length, device=device)[None, :]
     visible = key_positions <= query_positions
-    if layer.sliding_window is not None:
-        visible = visible & (key_positions > query_positions - layer.sliding_window)
+    in_span = torch.zeros_like(visible)
     for start, end in segment.spans:
-        inside = (query_positions >= start) & (query_positions < end)
-        visible = visible | (inside & (key_positions >= start) & (key_positions < end))
-    return visible
+        queries_inside = (query_positions >= start) & (query_positions < end)
+        in_span |= queries_inside & (key_positions >= start) & (key_positions < end)
+    if layer.sliding_window is None:
+        return visible | in_span
+    in_window = key_positions > query_positions - layer.sliding_window
+    return (visible | in_span) & in_window if window_bounds_spans else (visible & in_window) | in_span

@@ -10,6 +10,7 @@ import torch
 
 from fanlight_engine.core.image_mask import MaskMismatchError
 from fanlight_engine.core.messages import MediaInput
+from fanlight_engine.model.families import Family
 from fanlight_engine.model.tensors import tensor_of
 from fanlight_engine.request import Modality
 
@@ -22,6 +23,7 @@ class TowerBatch:
     """The loaded model of transformers."""
     config: Any
     """The checkpoint's configuration."""
+    family: Family
     names: tuple[str, ...]
     modality: Modality
     media: Sequence[MediaInput]

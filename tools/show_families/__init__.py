@@ -1,0 +1,1 @@
+"""Measures the bars of families: any checkpoint people use, against transformers' own answers."""
