@@ -1,9 +1,9 @@
 """Fanlight's engine: continuous batching over a paged KV cache for vision-language models. Knows nothing of gRPC.
 
-    from fanlight_engine import LLM
+    from fanlight_engine import LLM, SamplingOptions
 
     with LLM("path/to/checkpoint") as llm:
-        (answer,) = llm.generate("What is it?", media={"image": "cat.jpg"})
+        (answer,) = llm.generate("What is it?", SamplingOptions(max_new_tokens=256), media={"image": "cat.jpg"})
         print(answer.text)
 
 `AsyncLLM` is the same for asyncio. Names are imported when they are first used, since torch takes seconds.
@@ -58,3 +58,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES.get(name, "fanlight_engine.request")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

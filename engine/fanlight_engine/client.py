@@ -40,6 +40,8 @@ class CoreFacts:
     pages: int
     vision_cache_bytes: int
     embedding_row_bytes: int
+    dtype: str = ""
+    """Number type of weights and KV cache, by torch's name for it."""
     bidirectional: Bidirectional = Bidirectional.NONE
     longest_span: int = 0
     long_factor_border: int = 0

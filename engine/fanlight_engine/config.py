@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fanlight_engine.contradictions import CheckpointTraits, refuse_contradictions
+from fanlight_engine.contradictions import CheckpointTraits, refuse_contradictions, settle_kv_cache
 from fanlight_engine.errors import ConfigError
 from fanlight_engine.lora import parse_lora, refuse_name_of_base
 from fanlight_engine.settings import (
@@ -255,8 +255,10 @@ def resolve(
     if not others:
         chosen = [without(layer, SETTINGS_OF_A_SERVER) for layer in chosen]
     layers = ((FLAG, dict(flags or {})), *chosen, (CHECKPOINT, dict(checkpoint or {})))
-    settings = resolve_layers((EngineConfig, *others), layers)
-    _judge({setting.name: setting for setting in settings}, traits)
+    found = {setting.name: setting for setting in resolve_layers((EngineConfig, *others), layers)}
+    found = settle_kv_cache(found)
+    _judge(found, traits)
+    settings = tuple(found.values())
     config = _made(EngineConfig, settings)
     if config.frame_manifest_root and not Path(config.frame_manifest_root).is_dir():
         raise ConfigError(

@@ -1,7 +1,7 @@
 """Settings that cannot hold together: which of them would win, and what to change.
 
-    A contradiction is between two choices, or between a choice and what the checkpoint is. A higher layer that turns
-    off what a lower one asks for is no contradiction: that is what layers are for.
+    A contradiction is between two choices of one layer, between choices of which the lower would win, or between a
+    choice and what the checkpoint is. A higher layer that wins over a lower one is none: that is what layers are for.
 
 Knows settings by name, and of the checkpoint only what it cannot do; ranges of single values are in `config`.
 """
@@ -60,6 +60,15 @@ class CheckpointTraits:
     quantization: str = ""
 
 
+def settle_kv_cache(settings: Settings) -> dict[str, Setting]:
+    """The settings with kv_pages left to kv_cache_bytes where a higher layer names these: both say the same thing."""
+    pages, size = settings["kv_pages"], settings["kv_cache_bytes"]
+    if not (pages.is_chosen and pages.value and size.is_chosen and size.outranks(pages)):
+        return dict(settings)
+    overrode = ((pages.source, pages.value), *(one for one in pages.overrode if one[1] != 0))
+    return {**settings, pages.name: Setting(pages.name, 0, size.source, overrode)}
+
+
 def refuse_contradictions(settings: Settings, traits: CheckpointTraits | None = None) -> None:
     """Raise ConfigError for the first contradiction; those with a checkpoint are looked for where it is known."""
     for told in _contradictions(settings, traits):
@@ -93,16 +102,26 @@ def _of_steps(settings: Settings) -> Iterator[str]:
 def _of_the_kv_cache(settings: Settings) -> Iterator[str]:
     pages, size, page = settings["kv_pages"], settings["kv_cache_bytes"], settings["page_size"]
     context, prefix_cache = settings["context_length"], settings["prefix_cache"]
-    if pages.is_chosen and pages.value and size.is_chosen:
-        yield f"{pages} and {size} both say how large the KV cache is; {pages.name} would win: leave one of them out"
+    if pages.is_chosen and pages.value and size.is_chosen and pages.source == size.source:
+        yield (
+            f"{pages} and {size} both say how large the KV cache is; {pages.name} would win: leave one of them out, or "
+            f"set {pages.name} to 0"
+        )
     held = (pages.value - 1) * page.value
-    if pages.is_chosen and pages.value > 1 and context.is_chosen and context.value > held:
+    if (
+        pages.is_chosen
+        and pages.value > 1
+        and context.is_chosen
+        and context.value > held
+        and not pages.outranks(context)
+    ):
         needed = -(-context.value // page.value) + 1
         yield (
             f"{pages} of {page} tokens hold {held} tokens beside the page for padding, and {context} asks for more; "
             f"the pages would win: raise {pages.name} to {needed}, or lower {context.name}"
         )
-    if prefix_cache.is_chosen and prefix_cache.value and 0 < context.value <= page.value:
+    is_overruled = page.outranks(prefix_cache) or context.outranks(prefix_cache)
+    if prefix_cache.is_chosen and prefix_cache.value and 0 < context.value <= page.value and not is_overruled:
         yield (
             f"{prefix_cache} can keep nothing: it shares whole pages, and {page} is not below {context}; lower "
             f"{page.name}, or turn {prefix_cache.name} off"
@@ -117,7 +136,7 @@ def _of_lengths(settings: Settings) -> Iterator[str]:
             f"{context} is above the {made_for} tokens that the checkpoint was made for, which win: lower it, or leave "
             f"it out to take {made_for}"
         )
-    if answer.is_chosen and 0 < context.value < answer.value:
+    if answer.is_chosen and 0 < context.value < answer.value and not context.outranks(answer):
         yield (f"{answer} is above {context}, which wins: lower the first, or set it to 0 for the rest of the context")
 
 

@@ -27,6 +27,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+_LONGEST_QUOTE = 400
+
 
 class Reason(StrEnum):
     """Stable machine-readable reason of a refused request; the contract publishes the same names."""
@@ -78,7 +80,7 @@ class RequestError(EngineError):
 
     def __init__(self, field: str, description: str, reason: Reason = Reason.INVALID_ARGUMENT) -> None:
         super().__init__(f"{field}: {description}")
-        self.violations = (Violation(field, description),)
+        self.violations: tuple[Violation, ...] = (Violation(field, description),)
         self.reason = reason
 
 
@@ -163,3 +165,9 @@ class ConfigError(StartupError):
 
 class CheckpointError(StartupError):
     """The checkpoint cannot be loaded, or is of a kind that is not supported."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an exception of a library says, for an error of ours: on one line, and the beginning of what is long."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words if len(words) <= _LONGEST_QUOTE else f"{words[:_LONGEST_QUOTE]}..."

@@ -92,7 +92,7 @@ class Front:
 
     async def probe(self) -> None:
         """Try whether pictures and clips fit together with the model; once started. Raises CheckpointError."""
-        await MediaProbe(self.checkpoint, self._started()[0], self.client, self.generate).run()
+        await MediaProbe(self.config, self.checkpoint, self._started()[0], self.client, self.generate).run()
 
     @property
     def running_ids(self) -> frozenset[str]:

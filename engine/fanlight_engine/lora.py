@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from fanlight_engine.errors import ConfigError
 
@@ -26,7 +27,10 @@ class ServedLora:
 
 
 def parse_lora(setting: str) -> dict[str, str]:
-    """The `lora` setting as directories by name, in its order. Raises ConfigError naming the pair that is wrong."""
+    """The `lora` setting as directories by name, in its order; ~ is the user's own.
+
+    Raises ConfigError naming the pair that is wrong.
+    """
     directories: dict[str, str] = {}
     for pair in setting.split(",") if setting.strip() else ():
         name, equals, directory = (part.strip() for part in pair.partition("="))
@@ -39,7 +43,7 @@ def parse_lora(setting: str) -> dict[str, str]:
             )
         if name in directories:
             raise ConfigError(f"lora names two adapters {name!r}; give each a name of its own")
-        directories[name] = directory
+        directories[name] = str(Path(directory).expanduser())
     return directories
 
 

@@ -64,7 +64,7 @@ def resolve(
     """
     config = config or EngineConfig()
     check(options, checkpoint, config)
-    refuse_too_long(prompt_tokens, context_length)
+    refuse_too_long(prompt_tokens, context_length, checkpoint.takes_images)
     remaining = context_length - prompt_tokens
     asked = asked_length(options, config)
     max_new_tokens = remaining if asked is None else min(asked, remaining)
@@ -97,13 +97,16 @@ def asked_length(options: SamplingOptions, config: EngineConfig) -> int | None:
     return max(config.default_max_new_tokens, options.min_new_tokens or 0)
 
 
-def refuse_too_long(prompt_tokens: int, context_length: int) -> None:
+def refuse_too_long(prompt_tokens: int, context_length: int, may_have_media: bool) -> None:
     """Raise InvalidRequestError when a prompt leaves no room for a single new token."""
     if prompt_tokens >= context_length:
+        with_media = or_less = ""
+        if may_have_media:
+            with_media, or_less = " with its media", ", or show less of its media (max_tokens, num_frames)"
         raise InvalidRequestError(
             "prompt",
-            f"it has {prompt_tokens} tokens with its media, the context holds {context_length} for prompt and answer; "
-            f"shorten it to at most {context_length - 1}, or show less of its media (max_tokens, num_frames)",
+            f"it has {prompt_tokens} tokens{with_media}, the context holds {context_length} for prompt and answer; "
+            f"shorten it to at most {context_length - 1}{or_less}",
             Reason.PROMPT_TOO_LONG,
         )
 

@@ -19,9 +19,13 @@ from fanlight_engine.errors import CheckpointError, ConfigError
 FLAG, ENVIRONMENT, FILE, CHECKPOINT, DEFAULT = "flag", "environment", "file", "checkpoint", "default"
 MEMORY = "memory"
 """Source of what was decided while loading, from the memory that there is."""
+DEVICE = "device"
+"""Source of what was decided while loading, by the device that the model is on."""
 CHOICES = (FLAG, ENVIRONMENT, FILE)
 """Sources that somebody chose."""
 ENVIRONMENT_PREFIX = "FANLIGHT_"
+CONFIG_VARIABLE = ENVIRONMENT_PREFIX + "CONFIG"
+"""The variable that names the file."""
 
 _TRUE_WORDS = ("1", "true", "yes", "on")
 _FALSE_WORDS = ("0", "false", "no", "off")
@@ -44,6 +48,11 @@ class Setting:
     def is_chosen(self) -> bool:
         """Whether somebody chose it for this server, rather than a checkpoint or nobody."""
         return self.source in CHOICES
+
+    def outranks(self, other: Setting) -> bool:
+        """Whether it comes from a higher layer than another setting."""
+        ranks = {source: rank for rank, source in enumerate((FLAG, ENVIRONMENT, FILE, CHECKPOINT, DEFAULT))}
+        return ranks.get(self.source, len(ranks)) < ranks.get(other.source, len(ranks))
 
     def __str__(self) -> str:
         """Name, value and source, for messages."""
@@ -69,7 +78,12 @@ def resolve_layers(declarations: Iterable[type], layers: Iterable[Layer]) -> tup
     defaults = {name: field.default for name, field in known.items()}
     every_layer = (*layers, (DEFAULT, defaults))
     for source, values in every_layer:
-        for name in values:
+        for name, value in values.items():
+            if isinstance(value, dict):
+                raise ConfigError(
+                    f"[{name}] from {source} is a table, and tables are not used: write its settings at the top level, "
+                    "name = value, above any [table]"
+                )
             if name not in known:
                 raise ConfigError(_unknown_setting(name, source, known))
     return tuple(_resolve_one(name, str(field.type), every_layer) for name, field in known.items())
@@ -111,9 +125,12 @@ def refuse_out_of_range(settings: Mapping[str, Setting], ranges: Iterable[tuple[
 
 
 def refuse_other_words(settings: Mapping[str, Setting], name: str, words: tuple[str, ...]) -> None:
-    """Raise unless the value is one of the words."""
+    """Raise unless the value is one of the words, of which the empty one may be."""
     if settings[name].value not in words:
-        raise _unacceptable(settings[name], f"it must be one of {', '.join(words)}")
+        shown = ", ".join(word for word in words if word)
+        raise _unacceptable(
+            settings[name], f"it must be {shown}, or empty" if "" in words else f"it must be one of {shown}"
+        )
 
 
 def _unacceptable(setting: Setting, limit: str) -> ConfigError | CheckpointError:
@@ -121,7 +138,9 @@ def _unacceptable(setting: Setting, limit: str) -> ConfigError | CheckpointError
     told = f"{setting.name} is {setting.value!r}{source}, {limit}"
     if setting.source == CHECKPOINT:
         flag = "--" + setting.name.replace("_", "-")
-        return CheckpointError(f"{told}: correct the checkpoint's generation_config.json, or choose {flag}")
+        return CheckpointError(
+            f"{told}: correct the checkpoint's config.json or generation_config.json, or choose {flag}"
+        )
     return ConfigError(told)
 
 
@@ -132,8 +151,8 @@ def _resolve_one(name: str, kind: str, layers: Iterable[Layer]) -> Setting:
 
 
 def _convert(name: str, kind: str, value: Any, source: str) -> Any:
-    """Text (from flags and the environment) to the field's type; typed values must already have it."""
-    if isinstance(value, str):
+    """Text (from flags and the environment) to the field's type; a file's values must already have it."""
+    if isinstance(value, str) and source != FILE:
         if kind == "bool" and value.lower() in _TRUE_WORDS + _FALSE_WORDS:
             return value.lower() in _TRUE_WORDS
         if kind in ("int", "float"):
@@ -145,7 +164,14 @@ def _convert(name: str, kind: str, value: Any, source: str) -> Any:
         return float(value)
     if type(value).__name__ == kind:
         return value
-    raise ConfigError(f"{name} from {source} is {value!r}, {_KINDS_IN_WORDS[kind]} is needed")
+    told = f"{name} from {source} is {value!r}, {_KINDS_IN_WORDS[kind]} is needed"
+    if value == "" and source == ENVIRONMENT:
+        told += (
+            f"; unset {ENVIRONMENT_PREFIX}{name.upper()} to leave it out, an empty variable is a value like any other"
+        )
+    elif isinstance(value, str) and source == FILE:
+        told += "; write it without quotes"
+    raise ConfigError(told)
 
 
 def _unknown_setting(name: str, source: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fanlight_engine.settings import MEMORY, Setting
+from fanlight_engine.settings import CHECKPOINT, DEVICE, MEMORY, Setting
 
 if TYPE_CHECKING:
     from fanlight_engine.client import CoreFacts
@@ -28,7 +28,7 @@ class ConfigReport:
 
     def once_loaded(self, facts: CoreFacts) -> ConfigReport:
         """The same with what was decided while loading."""
-        return replace(self, settings=with_decided(self.settings, facts))
+        return replace(self, settings=with_decided(self.settings, facts, self.checkpoint.dtype))
 
     def as_json(self) -> dict[str, Any]:
         """JSON values; docs/configuration.md is their description."""
@@ -39,15 +39,24 @@ class ConfigReport:
         }
 
 
-def with_decided(settings: Iterable[Setting], facts: CoreFacts) -> tuple[Setting, ...]:
-    """The settings with what was decided while loading: the context that the KV cache holds, and its pages."""
-    decided = {"context_length": facts.context_length, "kv_pages": facts.pages}
-    return tuple(
-        one
-        if decided.get(one.name, one.value) == one.value
-        else Setting(one.name, decided[one.name], MEMORY, ((one.source, one.value), *one.overrode))
-        for one in settings
-    )
+def with_decided(settings: Iterable[Setting], facts: CoreFacts, own_dtype: str) -> tuple[Setting, ...]:
+    """The settings with what was decided while loading; `own_dtype` is the checkpoint's number type.
+
+    That is the context that the KV cache holds, its pages, the bytes that it took, and the number type.
+    """
+    decided = {
+        "context_length": (facts.context_length, MEMORY),
+        "kv_pages": (facts.pages, MEMORY),
+        "kv_cache_bytes": (facts.memory.key_value_bytes, MEMORY),
+        "dtype": (facts.dtype, CHECKPOINT if facts.dtype == own_dtype else DEVICE),
+    }
+    return tuple(_decided(one, *decided[one.name]) if one.name in decided else one for one in settings)
+
+
+def _decided(setting: Setting, value: Any, source: str) -> Setting:
+    if value in (setting.value, 0, ""):  # as it was, or not known
+        return setting
+    return Setting(setting.name, value, source, ((setting.source, setting.value), *setting.overrode))
 
 
 def _setting_as_json(setting: Setting) -> dict[str, Any]:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from fanlight_engine.config import ResolvedConfig, resolve
 from fanlight_engine.errors import ConfigError
-from fanlight_engine.settings import ENVIRONMENT_PREFIX, Setting, file_layer, refuse_other_words, refuse_out_of_range
+from fanlight_engine.settings import CONFIG_VARIABLE, Setting, file_layer, refuse_other_words, refuse_out_of_range
 from fanlight_server.addresses import is_loopback
+from fanlight_server.default_model import own_settings
 
 if TYPE_CHECKING:
     from fanlight_engine.model.checkpoint import Checkpoint
 
 DEFAULT_PORT = 50051
-_CONFIG_VARIABLE = ENVIRONMENT_PREFIX + "CONFIG"
 _RANGES = (("port", 0, 65_535), ("admin_port", 0, 65_535), ("drain_seconds", 0.0, 86_400.0))
 _LOG_FORMATS = ("text", "json")
 
@@ -63,19 +63,23 @@ def resolve_all(
     `flags` holds only what was typed. Raises ConfigError, and CheckpointError for what the checkpoint says.
     """
     given = os.environ if environment is None else environment
-    file = flags.get("config", given.get(_CONFIG_VARIABLE)) or None
+    file = flags.get("config", given.get(CONFIG_VARIABLE)) or None
     if "config" in file_layer(file)[1]:
         raise ConfigError("config from file names another file, which is not read: leave it out of the file")
     resolved = resolve(
         flags,
         given,
         file,
-        {} if checkpoint is None else {"name": checkpoint.name, **checkpoint.settings},
+        {} if checkpoint is None else _layer_of(checkpoint),
         None if checkpoint is None else checkpoint.traits,
         (ServerConfig,),
     )
     _judge({setting.name: setting for setting in resolved.settings})
     return resolved.made(ServerConfig), resolved
+
+
+def _layer_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {"name": checkpoint.name, **checkpoint.settings, **own_settings(checkpoint.path)}
 
 
 def _judge(settings: Mapping[str, Setting]) -> None:

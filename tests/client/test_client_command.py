@@ -224,3 +224,28 @@ def test_a_command_gets_the_arguments_after_its_name(capsys: pytest.CaptureFixtu
 
 def test_nothing_known_is_nothing_said() -> None:
     assert closing_line(None, None) == ""
+
+
+LOUD = """
+import sys
+from types import SimpleNamespace
+from fanlight import cli
+
+def loud(argv):
+    print("x" * 1_000_000)
+    return 0
+
+cli.installed_commands = lambda: {"loud": SimpleNamespace(load=lambda: loud)}
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", [["loud"], ["--help"], ["--version"]])
+def test_a_reader_that_has_read_enough_ends_a_command_quietly(command: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([sys.executable, "-c", LOUD, *command], stdout=write, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (cli.ENDED_BY_A_CLOSED_PIPE, b"")

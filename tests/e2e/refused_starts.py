@@ -10,9 +10,10 @@ import contextlib
 import io
 import json
 import os
-import resource
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -59,74 +60,95 @@ class Outcome:
             wrong.append(f"it took {self.seconds:.0f} s")
         if self.peak_bytes > MOST_BYTES:
             wrong.append(f"it took {self.peak_bytes >> 20} MiB")
-        wrong += [f"{one} is left" for one in self.left_behind]
-        return wrong
+        wrong += [f"{one} still runs" for one in self.left_behind]
+        return [f"{one} ({self.message})" for one in wrong]
 
 
 def outcome_of(command: str, arguments: Sequence[str]) -> Outcome:
     """`fanlight COMMAND ARGUMENTS`, as a user types it."""
-    marker = f"/nowhere/{uuid4().hex}"  # on the path of whatever the command starts, so that it can be found again
-    environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}{os.pathsep}{marker}"}
     begun = time.monotonic()
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        marker, environment = _marked_environment()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fanlight", command, *arguments], stdout=output, stderr=errors, env=environment
+        )
+        hang = threading.Timer(2 * MOST_SECONDS, process.kill)
+        hang.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        hang.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.monotonic() - begun
+        for file in (output, errors):
+            file.seek(0)
+        return Outcome(
+            process.returncode,
+            output.read(),
+            errors.read(),
+            seconds,
+            usage.ru_maxrss * 1024,
+            tuple(_still_running(marker)),
+        )
+
+
+def outcomes_in_process(commands: Sequence[tuple[str, Sequence[str]]], timeout: float) -> list[Outcome]:
+    """How `fanlight COMMAND ARGUMENTS` ends for each, in one process of its own, which leaves none behind."""
+    marker, environment = _marked_environment()
     process = subprocess.Popen(
-        [sys.executable, "-m", "fanlight", command, *arguments],
+        [sys.executable, "-m", "tests.e2e.refused_starts"],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
     )
     try:
-        output, errors = process.communicate(timeout=MOST_SECONDS * 2)
+        printed, errors = process.communicate(json.dumps(commands), timeout)
     except subprocess.TimeoutExpired:
         process.kill()
-        output, errors = process.communicate()
-    seconds = time.monotonic() - begun
-    return Outcome(process.returncode, output, errors, seconds, _peak_of_children(), tuple(_still_running(marker)))
+        printed, errors = process.communicate()
+    outcomes = [Outcome(**json.loads(line)) for line in printed.splitlines()]
+    assert len(outcomes) == len(commands), f"{commands[len(outcomes)]} hung or ended the process: {errors[-2000:]}"
+    assert not list(_still_running(marker))
+    return outcomes
 
 
-def _peak_of_children() -> int:
-    """Of the largest that has ended so far."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+def _marked_environment() -> tuple[str, dict[str, str]]:
+    """A folder that is nowhere, and an environment that looks for commands in it: so does whatever it starts."""
+    marker = f"/nowhere/{uuid4().hex}"
+    return marker, {**os.environ, "PATH": f"{os.environ.get('PATH', '')}{os.pathsep}{marker}"}
 
 
 def _still_running(marker: str) -> Iterator[str]:
+    """The commands of processes with this marker."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if marker.encode() in (folder / "environ").read_bytes():
                 yield (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
 
 
-def outcomes_in_process(commands: Sequence[tuple[str, Sequence[str]]], timeout: float) -> list[Outcome]:
-    """How `fanlight COMMAND ARGUMENTS` ends for each, in one process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.e2e.refused_starts"],
-        input=json.dumps(commands),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    outcomes = [Outcome(**json.loads(line)) for line in done.stdout.splitlines()]
-    assert len(outcomes) == len(commands), f"{commands[len(outcomes)]} ended the process: {done.stderr[-2000:]}"
-    return outcomes
-
-
 def _run_commands() -> None:
-    """The other process: a line of JSON for each command on standard input."""
+    """The other process: a line of JSON for each command on standard input.
+
+    A checkpoint that is served after all is stopped by a signal, as an operator would, and so ends with exit code 0.
+    """
     from fanlight_server.cli.config import main as config
     from fanlight_server.cli.serve import main as serve
 
+    mains = {"config": config, "serve": serve}
     for command, arguments in json.load(sys.stdin):
         output, errors = io.StringIO(), io.StringIO()
         begun = time.monotonic()
+        stop = threading.Timer(MOST_SECONDS / 2, os.kill, (os.getpid(), signal.SIGTERM))
+        stop.start()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             try:
-                code = {"config": config, "serve": serve}[command](arguments)
+                code = mains[command](arguments)
             except SystemExit as stopped:
-                code = stopped.code if isinstance(stopped.code, int) else -1
-            except Exception:
+                code = stopped.code if isinstance(stopped.code, int) else 1
+            except Exception:  # as the interpreter would show it
                 traceback.print_exc()
                 code = 1
+        stop.cancel()
         outcome = Outcome(code, output.getvalue(), errors.getvalue(), time.monotonic() - begun)
         print(json.dumps(asdict(outcome)), flush=True)
 

@@ -99,11 +99,11 @@ def test_a_whole_number_takes_each_layer_in_turn(layers: Layers) -> None:
 
 def test_the_context_takes_each_layer_in_turn(layers: Layers, name: str) -> None:
     own = CONTEXT_LENGTHS[name]
-    assert layers.row("context_length") == [str(own), "checkpoint (over default 0)"]
+    assert layers.row("context_length") == [str(own), "checkpoint"]
     layers.file_says("context_length = 512")
-    assert layers.row("context_length") == ["512", f"file (over checkpoint {own}, default 0)"]
+    assert layers.row("context_length") == ["512", f"file (over checkpoint {own})"]
     layers.environment_says(context_length="256")
-    assert layers.row("context_length") == ["256", f"environment (over file 512, checkpoint {own}, default 0)"]
+    assert layers.row("context_length") == ["256", f"environment (over file 512, checkpoint {own})"]
     assert layers.row("context_length", "--context-length", "128")[1].startswith("flag (over environment 256, file 512")
 
 
@@ -137,7 +137,7 @@ def test_a_truth_value_takes_each_layer_in_turn(layers: Layers) -> None:
 
 
 def test_the_servers_own_settings_take_each_layer_in_turn(layers: Layers, name: str) -> None:
-    assert layers.row("name") == [name, 'checkpoint (over default "")']
+    assert layers.row("name") == [name, "checkpoint"]
     assert layers.row("port") == ["50051", "default"]
     layers.file_says('port = 8000\nname = "mine"')
     assert layers.row("port") == ["8000", "file (over default 50051)"]
@@ -209,6 +209,7 @@ def test_json_has_typed_values(layers: Layers) -> None:
         (["--page-siz", "3"], 2, "did you mean --page-size"),
         (["--context-length", "1000000"], 2, "context_length (1000000 from flag) is above the"),
         (["--kv-pages", "9", "--kv-cache-bytes", "9"], 2, "both say how large the KV cache is"),
+        (["one/checkpoint", "--model", "another"], 2, "MODEL is given as one/checkpoint and as another"),
         (["--config", "missing.toml"], 2, "missing.toml cannot be read"),
     ],
 )
@@ -223,6 +224,58 @@ def test_wrong_settings_are_told_with_exit_code_2(
     assert (got, output.out) == (code, "")
     assert told in output.err
     assert "Traceback" not in output.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "told"),
+    [
+        (["--device", "cuda:99"], 2, "device 'cuda:99' cannot be used here"),
+        (["--device", "abacus"], 2, "device 'abacus' cannot be used here"),
+        (["--attention", "magic"], 2, "attention is 'magic', it must be one of reference"),
+        (["--lora", "red=no/such/adapter"], 4, "lora red: no/such/adapter is no directory"),
+        (["--quantization", "int8"], 2, "quantization=int8 needs the package torchao, which is not installed"),
+    ],
+)
+def test_what_serve_would_refuse_is_refused_as_far_as_small_files_and_packages_show_it(
+    argv: list[str],
+    code: int,
+    told: str,
+    llama: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("fanlight_engine.packages.is_installed", lambda module: module != "torchao")
+    for run, command in ((main, "--show"), (serve, "--port=0")):
+        assert run([command, str(llama), *argv]) == code
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert told in output.err
+        assert "Traceback" not in output.err
+
+
+def test_a_package_that_the_checkpoint_needs_is_told(
+    layers: Layers, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((layers.directory / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "torchao", "quant_type": "int8_weight_only"}
+    (layers.directory / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("fanlight_engine.packages.is_installed", lambda module: False)
+    assert main(["--show", str(layers.directory)]) == 4
+    assert "quantised with torchao, needs the package torchao" in capsys.readouterr().err
+
+
+def test_only_the_embedded_model_bounds_its_answers(capsys: pytest.CaptureFixture[str], llama: Path) -> None:
+    rows = {}
+    for argv in ([], [str(model_path(EMBEDDED))], ["--default-max-new-tokens", "7"], [str(llama)]):
+        assert main(["--show", *argv]) == 0
+        (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("default_max_new_tokens ")]
+        rows[tuple(argv[:1])] = row.split(maxsplit=2)[1:]
+    assert rows == {
+        (): ["256", "checkpoint (over default 0)"],
+        (str(model_path(EMBEDDED)),): ["256", "checkpoint (over default 0)"],
+        ("--default-max-new-tokens",): ["7", "flag (over checkpoint 256, default 0)"],
+        (str(llama),): ["0", "default"],
+    }
 
 
 @pytest.mark.parametrize("spoil", ["missing", "config", "generation"])
@@ -301,8 +354,15 @@ def test_a_running_server_tells_what_the_command_shows(
     shown = json.loads(capsys.readouterr().out)
     told = json.loads(call_admin(administered, admin_address(administered), "fanlight.v1.AdminService/GetConfig"))
     settings = [as_shown(setting) for setting in told["settings"]]
-    decided = {one["name"]: one for one in settings if one["source"] == "memory"}
-    assert set(decided) == {"kv_pages"}
+    decided = {one["name"]: one for one in settings if one["source"] in ("memory", "device")}
+    assert {name: one["source"] for name, one in decided.items()} == {
+        "kv_pages": "memory",
+        "kv_cache_bytes": "memory",
+        "dtype": "device",
+    }
+    assert decided["dtype"]["value"] == "float32"
+    (taken,) = [int(one["bytes"]) for one in told["memory"] if one["part"] == "KV cache"]
+    assert decided["kv_cache_bytes"]["value"] == taken
     assert {"decoder", "vision tower", "KV cache"} <= {one["part"] for one in told["memory"]}
     assert decided["kv_pages"]["overrode"] == [{"source": "default", "value": 0}]
     assert [one["name"] for one in settings] == [one["name"] for one in shown["settings"]]

@@ -35,11 +35,13 @@ def write_gguf(
     split: str = "qwen2",
     more_tensors: Mapping[str, np.ndarray] | None = None,
     change: Change = lambda writer: None,
+    keeps: Callable[[str], bool] = lambda name: True,
 ) -> Path:
     """The checkpoint's model and tokenizer in one file; `change` may write more keys before it is closed.
 
     `architecture` is what the file says, the model_type unless another is given. Llama, Qwen2 and Qwen3 can be written.
-    `split` is the rule by which text is cut into words; Qwen2's is that of our tokenizers.
+    `split` is the rule by which text is cut into words; Qwen2's is that of our tokenizers. `keeps` says which tensors
+    are written.
     """
     config = json.loads((checkpoint / "config.json").read_text())
     writer = GGUFWriter(file, architecture or config["model_type"])
@@ -48,7 +50,7 @@ def write_gguf(
     if template:
         writer.add_chat_template(template)
     change(writer)
-    _write_weights(writer, checkpoint, config, tensor_type)
+    _write_weights(writer, checkpoint, config, tensor_type, keeps)
     for name, values in (more_tensors or {}).items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()
@@ -103,7 +105,11 @@ def _write_tokenizer(writer: GGUFWriter, checkpoint: Path, config: Mapping[str, 
 
 
 def _write_weights(
-    writer: GGUFWriter, checkpoint: Path, config: Mapping[str, Any], tensor_type: GGMLQuantizationType
+    writer: GGUFWriter,
+    checkpoint: Path,
+    config: Mapping[str, Any],
+    tensor_type: GGMLQuantizationType,
+    keeps: Callable[[str], bool],
 ) -> None:
     kind_of_model = next(one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == config["model_type"])
     names = gguf.get_tensor_name_map(kind_of_model, config["num_hidden_layers"])
@@ -113,6 +119,8 @@ def _write_weights(
             weight = _with_halves_interleaved(weight, heads)
         stored_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored_name is not None, name
+        if not keeps(stored_name):
+            continue
         kind = tensor_type if weight.ndim == 2 else GGMLQuantizationType.F32
         writer.add_tensor(stored_name, gguf.quants.quantize(weight, kind), raw_dtype=kind)
 

@@ -15,6 +15,7 @@ from tests.engine import (
     added_checkpoints,
     further_text_checkpoints,
     layered_checkpoints,
+    scaled_checkpoints,
     span_checkpoints,
     text_checkpoints,
     tile_checkpoints,
@@ -40,6 +41,7 @@ MODELS = {
     **layered_checkpoints.MODELS,
     **tile_checkpoints.MODELS,
     **added_checkpoints.MODELS,
+    **scaled_checkpoints.MODELS,
 }
 """How to get each checkpoint's directory, given a place to make it in. Names begin with the model_type of a family."""
 

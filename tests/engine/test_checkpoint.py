@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig
 
-from fanlight_engine.config import CheckpointTraits
-from fanlight_engine.errors import CheckpointError
+from fanlight_engine.config import CheckpointTraits, resolve
+from fanlight_engine.errors import CheckpointError, ConfigError
 from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
+from fanlight_engine.model.description import describe
 from fanlight_engine.model.families import PixelForm, Positions
+from fanlight_engine.model.loader import load_model, resolve_dtype
+from tests.engine.parity import MODELS
 
 Edit = Callable[..., Path]
 
@@ -131,7 +139,12 @@ def test_a_generation_config_without_numbers_where_they_belong_is_refused(value:
 
 @pytest.mark.parametrize(
     ("quantization", "expected"),
-    [(None, ""), ({"quant_method": "gptq", "bits": 4}, "gptq"), ({"bits": 4}, "quantised")],
+    [
+        (None, ""),
+        ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"bits": 4}, "unknown"),
+        ({"load_in_8bit": True}, "bitsandbytes"),
+    ],
 )
 def test_settings_are_judged_against_what_the_checkpoint_is(
     quantization: dict[str, Any] | None, expected: str, edited: Edit
@@ -144,10 +157,15 @@ def test_settings_are_judged_against_what_the_checkpoint_is(
     ("changes", "why"),
     [
         ({"model_type": "gpt2"}, "model_type 'gpt2', which is not supported: .*; supported: .*llama.*qwen2_5_vl"),
-        ({"model_type": None}, "model_type None"),
+        ({"model_type": None}, "names no model_type"),
         ({"model_type": ["llama"]}, "not supported"),
         ({"auto_map": {"AutoModel": "evil.Model"}}, "code of its own"),
         ({"hidden_size": "many"}, "config.json cannot be read"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "ForSequenceClassification, which generate no text"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "give a checkpoint of llama that has a language-model"),
+        ({"architectures": ["LlamaModel"]}, "architectures LlamaModel, which generate no text"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": "many"}}, r"rotary parameters that are no numbers: .*"),
+        ({"architectures": "LlamaModel"}, "architectures LlamaModel, which generate no text"),
     ],
 )
 def test_a_config_that_cannot_be_served_is_refused(changes: dict[str, Any], why: str, edited: Edit) -> None:
@@ -223,3 +241,123 @@ def test_a_tower_that_the_family_does_not_know_is_refused(llava_path: Path, tmp_
         CheckpointError, match=r"vision tower of model_type 'siglip2_vision_model'.*clip_vision_model, .*pixtral"
     ):
         read_checkpoint(directory)
+
+
+@pytest.mark.parametrize("architectures", [None, [], ["VLlama3ForCausalLM"], ["LlamaModel", "LlamaForCausalLM"]])
+def test_a_config_that_names_no_class_or_one_that_generates_is_read(
+    architectures: list[str] | None, edited: Edit, llama: Checkpoint
+) -> None:
+    assert read_checkpoint(edited(architectures=architectures)).family == llama.family
+
+
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}, 2048),
+        ({"rope_type": "yarn", "factor": 4.0}, 2048),
+        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128}, 512),
+        ({"rope_type": "linear", "factor": 4.0}, 512),
+        ({"rope_type": "dynamic", "factor": 4.0}, 512),
+    ],
+)
+def test_yarn_reaches_as_far_as_its_factor_says(scaling: dict[str, Any], expected: int, edited: Edit) -> None:
+    """Model cards tell to add it and to leave max_position_embeddings as it is."""
+    directory = edited(max_position_embeddings=512, rope_scaling=scaling, rope_parameters=None)
+    checkpoint = read_checkpoint(directory)
+    assert checkpoint.context_length == checkpoint.settings["context_length"] == expected
+
+
+@pytest.mark.parametrize(
+    ("top", "inside", "expected"),
+    [
+        ("float16", "bfloat16", "float16"),
+        (None, "bfloat16", "bfloat16"),
+        ("bfloat16", None, "bfloat16"),
+        (None, None, ""),
+    ],
+)
+def test_the_number_type_is_that_of_the_top_level_first(
+    top: str | None, inside: str | None, expected: str, llava_path: Path, tmp_path: Path
+) -> None:
+    """As transformers' own "auto" takes it; what is served and what is told are one."""
+    directory = Path(shutil.copytree(llava_path, tmp_path / "llava"))
+    content = json.loads((directory / "config.json").read_text())
+    content["text_config"] = {**content["text_config"], "dtype": inside}
+    (directory / "config.json").write_text(json.dumps({**content, "dtype": top}))
+    checkpoint = read_checkpoint(directory)
+    assert checkpoint.dtype == describe(checkpoint).dtype == expected
+    served = resolve_dtype("auto", checkpoint, torch.device("meta"))
+    assert served is getattr(torch, expected or "bfloat16")
+
+
+@pytest.mark.parametrize("model_type", ["idefics3", "smolvlm"])
+def test_towers_are_known_by_their_published_names(model_type: str, tmp_path: Path) -> None:
+    """config.json of Idefics3-8B and of the first SmolVLM give the tower the model_type of the whole."""
+    directory = MODELS[model_type](tmp_path / model_type)
+    as_saved = read_checkpoint(directory)
+    content = json.loads((directory / "config.json").read_text())
+    content["vision_config"]["model_type"] = model_type
+    (directory / "config.json").write_text(json.dumps(content))
+    checkpoint = read_checkpoint(directory)
+    assert checkpoint.config.vision_config.model_type == model_type
+    assert checkpoint.family == as_saved.family
+    model = load_model(checkpoint, torch.device("cpu"), torch.float32)
+    weights = load_model(as_saved, torch.device("cpu"), torch.float32).state_dict()
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+
+
+def test_the_step_holds_a_picture_whose_embeddings_see_each_other_without_a_choice(gemma: Checkpoint) -> None:
+    """Beside as much text and as many other requests as a step holds otherwise."""
+    assert "max_step_tokens" not in replaced(gemma, mm_tokens_per_image=256).settings
+    large = replaced(gemma, mm_tokens_per_image=1024)
+    resolved = resolve({}, {}, None, large.settings, large.traits)
+    (step,) = (one for one in resolved.settings if one.name == "max_step_tokens")
+    assert (step.value, step.source, step.overrode) == (1536, "checkpoint", (("default", 512),))
+    with pytest.raises(ConfigError, match=r"max_step_tokens \(700 from flag\) is too small .* 1024 tokens of one step"):
+        resolve({"max_step_tokens": 700}, {}, None, large.settings, large.traits)
+    with pytest.raises(ConfigError, match=r"max_step_tokens \(1536 from checkpoint\) is too small"):
+        resolve({"max_running_requests": 600}, {}, None, large.settings, large.traits)
+
+
+def test_the_vision_cache_holds_4096_embeddings_of_a_wide_decoder_without_a_choice(qwen3_vl: Checkpoint) -> None:
+    assert "vision_cache_bytes" not in qwen3_vl.settings
+    wide = replace(qwen3_vl, hidden_size=4096)
+    assert wide.embedding_width > 4096, "its layers get features of their own"
+    resolved = resolve({}, {}, None, wide.settings, wide.traits)
+    (cache,) = (one for one in resolved.settings if one.name == "vision_cache_bytes")
+    assert (cache.value, cache.source) == (4096 * wide.embedding_width * 4, "checkpoint")
+    chosen = resolve({"vision_cache_bytes": 1 << 26}, {}, None, wide.settings, wide.traits)
+    assert chosen.config.vision_cache_bytes == 1 << 26
+
+
+def test_a_text_checkpoint_asks_for_nothing_about_pictures(llama: Checkpoint) -> None:
+    assert set(replace(llama, hidden_size=65536).settings) == set(llama.settings)
+
+
+def replaced(checkpoint: Checkpoint, **values: Any) -> Checkpoint:
+    """With other values in a copy of its configuration."""
+    config = copy.deepcopy(checkpoint.config)
+    for name, value in values.items():
+        setattr(config, name, value)
+    return replace(checkpoint, config=config)
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return read_checkpoint(MODELS["gemma3"](tmp_path_factory.mktemp("gemma") / "gemma3"))
+
+
+def test_reading_it_prints_no_notices_of_transformers(edited: Edit, caplog: pytest.LogCaptureFixture) -> None:
+    """It warns of rotary parameters that it does not know, say."""
+    scaling = {"rope_type": "yarn", "factor": 0.5, "of_our_own": 1, "rope_theta": 10_000.0}
+    directory = edited(rope_parameters=scaling, rope_scaling=None)
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        AutoConfig.from_pretrained(directory)
+        assert "of_our_own" in caplog.text
+        caplog.clear()
+        read_checkpoint(directory)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert caplog.text == ""

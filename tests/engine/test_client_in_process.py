@@ -137,7 +137,7 @@ async def test_facts_say_what_fits(client: InProcessClient, llava: Checkpoint) -
     step = CONFIG.max_step_tokens - CONFIG.max_running_requests + 1
     memory = client.facts.memory
     assert client.facts == CoreFacts(
-        512, 16, 64, CONFIG.vision_cache_bytes, llava.hidden_size * 4, longest_span=step, memory=memory
+        512, 16, 64, CONFIG.vision_cache_bytes, llava.hidden_size * 4, "float32", longest_span=step, memory=memory
     )
     assert memory.vision_tower_bytes > 0
     assert memory.vision_cache_bytes == CONFIG.vision_cache_bytes

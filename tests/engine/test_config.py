@@ -72,6 +72,20 @@ def test_text_from_the_environment_and_flags_becomes_the_settings_type(name: str
         assert type(found) is type(value)
 
 
+@pytest.mark.parametrize(
+    ("variable", "needed"), [("PAGE_SIZE", "a whole number"), ("DEFAULT_TOP_P", "a number"), ("ADMIN", "true or false")]
+)
+def test_an_empty_variable_is_no_number(variable: str, needed: str) -> None:
+    @dataclass(frozen=True)
+    class Doors:
+        admin: bool = True
+
+    told = f"{variable.lower()} from environment is '', {needed} is needed; unset FANLIGHT_{variable} to leave it out"
+    with pytest.raises(ConfigError, match=f"^{told}"):
+        resolve(environment={f"FANLIGHT_{variable}": ""}, others=(Doors,))
+    assert resolve(environment={"FANLIGHT_LORA": ""}).config.lora == "", "a text may be empty"
+
+
 def test_the_environment_of_the_process_is_read_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FANLIGHT_PAGE_SIZE", "8")
     assert resolve().config.page_size == 8
@@ -108,7 +122,9 @@ def test_an_unknown_name_like_no_other_is_refused_with_all_there_are() -> None:
         ("page_size = true", "page_size from file is True, a whole number is needed"),
         ("device = 1", "device from file is 1, a text is needed"),
         ("prefix_cache = 1", "prefix_cache from file is 1, true or false is needed"),
-        ("[limits]\npage_size = 16", "unknown setting 'limits'"),
+        ("[limits]\npage_size = 16", r"^\[limits\] from file is a table, and tables are not used: .* at the top level"),
+        ("page_size = '32'", "^page_size from file is '32', a whole number is needed; write it without quotes$"),
+        ("prefix_cache = 'on'", "^prefix_cache from file is 'on', true or false is needed; write it without quotes$"),
     ],
 )
 def test_a_bad_file_is_refused_by_name_and_value(text: str, why: str, tmp_path: Path) -> None:

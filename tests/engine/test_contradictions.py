@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fanlight_engine.config import CheckpointTraits, EngineConfig, resolve
+from fanlight_engine.config import CheckpointTraits, EngineConfig, Setting, resolve
 from fanlight_engine.contradictions import CLIP_SETTINGS, PICTURE_SETTINGS, unused_settings
 from fanlight_engine.errors import ConfigError
 
@@ -34,13 +34,38 @@ def file_of(tmp_path: Path, text: str) -> Path:
 
 
 def test_the_size_of_the_kv_cache_is_said_once(tmp_path: Path) -> None:
-    file = file_of(tmp_path, "kv_cache_bytes = 1000000")
-    assert refusal(flags={"kv_pages": "100"}, file=file) == (
-        "kv_pages (100 from flag) and kv_cache_bytes (1000000 from file) both say how large the KV cache is; kv_pages "
-        "would win: leave one of them out"
+    assert refusal(file=file_of(tmp_path, "kv_cache_bytes = 1000000\nkv_pages = 100")) == (
+        "kv_pages (100 from file) and kv_cache_bytes (1000000 from file) both say how large the KV cache is; kv_pages "
+        "would win: leave one of them out, or set kv_pages to 0"
     )
+    file = file_of(tmp_path, "kv_cache_bytes = 1000000")
+    assert accepted(flags={"kv_pages": "100"}, file=file).kv_pages == 100, "the higher layer wins"
     assert accepted(flags={"kv_pages": "0"}, file=file).kv_cache_bytes == 1_000_000, "0 leaves it to the bytes"
     assert accepted(flags={"kv_pages": "100"}).kv_pages == 100
+
+
+def test_bytes_of_a_higher_layer_win_over_pages_of_a_lower_one(tmp_path: Path) -> None:
+    file = file_of(tmp_path, "kv_pages = 100")
+    resolved = resolve({}, {"FANLIGHT_KV_CACHE_BYTES": "1000000"}, file)
+    assert (resolved.config.kv_pages, resolved.config.kv_cache_bytes) == (0, 1_000_000)
+    (pages,) = [one for one in resolved.settings if one.name == "kv_pages"]
+    assert pages == Setting("kv_pages", 0, "environment", (("file", 100),))
+    assert accepted(environment={"FANLIGHT_KV_CACHE_BYTES": "1000000"}, flags={"kv_pages": 7}).kv_pages == 7
+
+
+def test_what_a_higher_layer_takes_from_a_lower_one_is_no_contradiction(tmp_path: Path) -> None:
+    context = {"file": file_of(tmp_path, "context_length = 100")}
+    assert accepted(flags={"kv_pages": 4}, **context).kv_pages == 4
+    assert accepted(flags={"page_size": 100}, environment={"FANLIGHT_PREFIX_CACHE": "on"}, **context).page_size == 100
+    answers = {"file": file_of(tmp_path, "default_max_new_tokens = 5000")}
+    assert accepted(flags={"context_length": 64}, checkpoint={"context_length": 4096}, **answers).context_length == 64
+
+
+def test_what_a_lower_layer_would_take_from_a_higher_one_is_refused(tmp_path: Path) -> None:
+    told = refusal(flags={"context_length": 100}, file=file_of(tmp_path, "kv_pages = 4"))
+    assert "context_length (100 from flag) asks for more; the pages would win" in told
+    told = refusal(flags={"prefix_cache": True}, file=file_of(tmp_path, "page_size = 512\ncontext_length = 512"))
+    assert "prefix_cache (true from flag) can keep nothing" in told
 
 
 def test_a_chosen_context_needs_its_pages() -> None:

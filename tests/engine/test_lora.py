@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import msgspec
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 from torchao.quantization import Int8WeightOnlyConfig
 from transformers import LlamaForCausalLM, TorchAoConfig
 
@@ -19,11 +22,11 @@ from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import AddRequest, Rejected, SamplingParams
 from fanlight_engine.core.scheduler import Plan
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.model.graphs import Bucket, DecodeStep
 from fanlight_engine.model.loader import load_model
 from fanlight_engine.model.lora import add_loras
-from fanlight_engine.model.lora_files import read_lora_files
+from fanlight_engine.model.lora_files import CONFIG_FILE, WEIGHTS_FILE, read_lora_files
 from fanlight_engine.model.lora_weights import read_low_rank
 from fanlight_engine.model.runner import SampledToken
 from tests.engine.driver import Driver, compare, request_for
@@ -255,6 +258,32 @@ def test_reading_an_adapter_leaves_the_model_as_it_was(qwen: Checkpoint, tmp_pat
     assert [type(module) for module in model.modules()] == kinds
     assert not any(tensor.requires_grad for tensor in after.values())
     assert not any(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("fixture", ["llava_path", "llama_path"])
+def test_adapters_whose_modules_have_the_names_of_an_older_release_are_read(
+    fixture: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """peft writes whole paths of modules where a pattern or an exclusion chose them."""
+    base = read_checkpoint(request.getfixturevalue(fixture))
+    model = load_model(base, torch.device("cpu"), torch.float32)
+    targets = decoder_modules("q_proj", "v_proj") if base.takes_images else ["q_proj", "v_proj"]
+    today = make_lora(tmp_path / "today", base.path, seed=1, target_modules=targets)
+    older = Path(shutil.copytree(today, tmp_path / "older"))
+    above = "language_model.model" if base.takes_images else "model"
+    paths = [f"{above}.layers.{layer}.self_attn.{name}" for layer in (0, 1) for name in ("q_proj", "v_proj")]
+    config = json.loads((older / CONFIG_FILE).read_text())
+    (older / CONFIG_FILE).write_text(json.dumps({**config, "target_modules": paths}))
+    weights = load_file(older / WEIGHTS_FILE)
+    renamed = {key.replace("model.model.language_model.", f"model.{above}."): one for key, one in weights.items()}
+    assert (renamed.keys() == weights.keys()) is not base.takes_images
+    save_file(renamed, older / WEIGHTS_FILE)
+    read = {files.lora.name: read_low_rank(model, files) for files in read_lora_files(f"a={today},b={older}", "base")}
+    assert len(read["a"]) == 4
+    assert read["a"].keys() == read["b"].keys()
+    assert all(
+        one.down.equal(read["b"][path].down) and one.up.equal(read["b"][path].up) for path, one in read["a"].items()
+    )
 
 
 @torch.inference_mode()

@@ -176,11 +176,14 @@ def test_an_adapter_of_another_checkpoint_is_refused(llama: Checkpoint, qwen_pat
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
-    good: Path, llama: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Before any file of the adapter is looked at, and without adapters not at all."""
     monkeypatch.setattr("fanlight_engine.packages.is_installed", lambda module: False)
-    with pytest.raises(CheckpointError, match=r"LoRA adapter mine needs the package peft.*fanlight-server\[lora\]"):
-        build(llama, f"mine={good}")
+    for path in (good, good / "nowhere"):
+        with pytest.raises(ConfigError, match=rf"lora=mine={path} needs the package peft.*fanlight-server\[lora\]"):
+            read_lora_files(f"mine={path}", "llama")
+    assert read_lora_files("", "llama") == ()
 
 
 @pytest.mark.parametrize(
@@ -218,6 +221,12 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_names_and_directories_are_read_in_their_order() -> None:
     assert parse_lora(" org/b-1.x = /adapters/b=1 ,a=there") == {"org/b-1.x": "/adapters/b=1", "a": "there"}
     assert parse_lora("") == {}
+
+
+def test_the_home_directory_may_be_written_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell leaves ~ alone behind an equals sign."""
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert parse_lora("a=~/adapters/b") == {"a": "/home/somebody/adapters/b"}
 
 
 def build(checkpoint: Checkpoint, setting: str) -> None:

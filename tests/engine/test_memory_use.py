@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from fanlight_engine.model import available_memory
 from fanlight_engine.model.available_memory import available_bytes
 from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.model.loader import load_model
+from fanlight_engine.model.lora import AdaptedLinear
 from fanlight_engine.model.memory_estimate import refuse_what_cannot_fit
+from tests.engine.lora_adapters import make_lora
 
 CPU = torch.device("cpu")
 USE = MemoryUse(6 << 20, 2 << 20, 1 << 20, 8 << 20, 4 << 20)
@@ -74,6 +78,11 @@ def test_caches_that_do_not_fit_are_the_settings_fault_which_are_named_with_all_
     )
 
 
+def test_pages_that_were_chosen_and_do_not_fit_are_named_instead_of_the_bytes() -> None:
+    with pytest.raises(ConfigError, match=r"; lower kv_pages \(7\) or vision_cache_bytes$"):
+        refuse_what_cannot_fit("tiny", USE, USE.total_bytes - 1, CPU, kv_pages=7)
+
+
 def test_weights_that_do_not_fit_are_the_checkpoints_fault() -> None:
     with pytest.raises(CheckpointError, match=r"weights alone do not fit; try --dtype bfloat16 or --quantization int8"):
         refuse_what_cannot_fit("tiny", USE, USE.weight_bytes - 1, CPU)
@@ -89,6 +98,12 @@ def test_nothing_is_loaded_of_what_cannot_fit(
         build_engine(EngineConfig(), llama)
 
 
+def test_a_start_names_the_pages_that_were_chosen(llama: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "available_bytes", lambda _: 2 << 20)
+    with pytest.raises(ConfigError, match=r"; lower kv_pages \(100000\)$"):
+        build_engine(EngineConfig(kv_pages=100_000), llama)
+
+
 @pytest.mark.parametrize(
     ("count", "words"),
     [(0, "0 bytes"), (999, "999 bytes"), (1000, "0.98 KiB"), (538_090_408, "513 MiB"), (1 << 50, "1024 TiB")],
@@ -101,6 +116,30 @@ def test_only_parts_that_there_are_are_told() -> None:
     assert replace(USE, vision_tower_bytes=0, vision_cache_bytes=0).in_words() == (
         "decoder 6.00 MiB, embeddings and head 2.00 MiB, KV cache 8.00 MiB"
     )
+
+
+def test_a_head_that_config_json_shares_and_the_files_hold_by_itself_is_counted(
+    llama_path: Path, tmp_path: Path
+) -> None:
+    """transformers shares the two only where they are equal."""
+    directory = Path(shutil.copytree(llama_path, tmp_path / "copy"))
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    engine = build_engine(EngineConfig(kv_pages=8), read_checkpoint(directory))
+    model: Any = engine._runner._adapter._model
+    assert model.get_output_embeddings().weight is not model.get_input_embeddings().weight
+    assert engine.facts.memory.weight_bytes == bytes_of(list(model.parameters()))
+
+
+def test_adapters_are_counted(llama_path: Path, llama: Checkpoint, tmp_path: Path) -> None:
+    paths = [make_lora(tmp_path / name, llama_path, 1, target_modules=["q_proj", "lm_head"]) for name in ("a", "b")]
+    setting = ",".join(f"{path.name}={path}" for path in paths)
+    for dtype in ("float32", "bfloat16"):
+        engine = build_engine(EngineConfig(kv_pages=8, lora=setting, dtype=dtype), llama)
+        adapted = [one for one in engine._runner._adapter._model.modules() if isinstance(one, AdaptedLinear)]
+        memory = engine.facts.memory
+        assert memory.lora_bytes == sum(one.down.nbytes + one.up.nbytes for one in adapted) > 0
+        assert ("LoRA adapters", memory.lora_bytes) in memory.parts()
 
 
 # What the machine says

@@ -12,11 +12,19 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import fanlight_engine
 from fanlight_engine import LLM, AsyncLLM, Completion, OutputOptions, RawPrompt, SamplingOptions, TextPart
-from fanlight_engine.errors import CheckpointError, ConfigError, EngineStoppedError, InvalidRequestError
+from fanlight_engine.errors import (
+    CheckpointError,
+    ConfigError,
+    EngineStoppedError,
+    InvalidRequestError,
+    UnknownModelError,
+)
 from fanlight_engine.events import Accepted, Finished, Usage
 from fanlight_engine.request import FinishReason
 from tests.engine.conversations import png
+from tests.engine.lora_adapters import EVERY_LINEAR, make_lora
 
 TEN = SamplingOptions(max_new_tokens=10, ignore_eos=True)
 IDS = OutputOptions(token_ids=True)
@@ -78,12 +86,49 @@ def test_a_stream_that_is_left_early_frees_its_request(llm: LLM) -> None:
 def test_a_request_is_refused_with_the_servers_words(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match=r"config\.sampling\.top_p: got 2"):
         llm.generate("Hello", SamplingOptions(top_p=2))
-    with pytest.raises(InvalidRequestError, match=r"tokens\.ids\[0\]"):
+    with pytest.raises(InvalidRequestError, match=r"^prompts\[1\]\[0\]: "):
         llm.generate(["Hello", [10**6]], TEN)
     assert not llm._llm._front.running_ids, "the others were cancelled"
     fine, refused = llm.generate(["Hello", [10**6]], TEN, return_errors=True)
     assert isinstance(fine, Completion)
     assert isinstance(refused, InvalidRequestError)
+
+
+def test_a_picture_that_cannot_be_read_costs_its_own_prompt_alone(llm: LLM) -> None:
+    prompts, media = ["Hello", "What is it?", "Hello"], [{"image": "to/be.png"}, {"image": b"no picture"}, None]
+    missing, broken, fine = llm.generate(prompts, TEN, media, return_errors=True)
+    assert isinstance(missing, InvalidRequestError)
+    assert isinstance(broken, InvalidRequestError)
+    assert [one.violations[0].field for one in (missing, broken)] == ["media[0].image", "media[1].image"]
+    assert isinstance(fine, Completion)
+    for prompt, own, told in (("Hello", media[0], "to/be.png"), ("Hello", media[1], r"^media\.image: ")):
+        with pytest.raises(InvalidRequestError, match=told):
+            llm.generate(prompt, TEN, own)
+        with pytest.raises(InvalidRequestError, match=told):
+            llm.count_tokens(prompt, own)
+        with pytest.raises(InvalidRequestError, match=told):
+            list(llm.stream(prompt, TEN, own))
+
+
+def test_each_prompt_may_name_a_model_of_its_own(llm: LLM) -> None:
+    fine, unknown = llm.generate(["Hello", "Hello"], TEN, model=["", "no-adapter"], return_errors=True)
+    assert isinstance(fine, Completion)
+    assert isinstance(unknown, UnknownModelError)
+    assert unknown.violations[0].field.startswith("prompts[1]: ")
+    with pytest.raises(ValueError, match="model for 1 prompts, there are 2"):
+        llm.generate(["Hello", "Hello"], TEN, model=[""])
+    with pytest.raises(TypeError, match="model is str or a list of them"):
+        llm.generate("Hello", TEN, model=7)  # pyright: ignore[reportArgumentType] what is tested
+
+
+def test_a_batch_may_mix_adapters_and_the_checkpoint_itself(llama_path: Path, tmp_path: Path) -> None:
+    red = make_lora(tmp_path / "red", llama_path, seed=1, target_modules=list(EVERY_LINEAR))
+    prompt, models = [5, 6, 7, 8], ["", "red", ""]
+    with LLM(llama_path, torch_threads=1, lora=f"red={red}") as llm:
+        mixed = [one.token_ids for one in llm.generate([prompt] * 3, TEN, model=models, output=IDS)]
+        alone = [llm.generate(prompt, TEN, model=name, output=IDS)[0].token_ids for name in models]
+    assert mixed == alone
+    assert mixed[0] != mixed[1]
 
 
 def test_more_prompts_than_can_run_or_wait_are_all_answered(tiny_path: Path) -> None:
@@ -153,5 +198,6 @@ async def test_asyncio_code_gets_one_completion_for_one_prompt_and_a_list_for_a_
 def test_importing_the_package_is_cheap_and_tells_its_names() -> None:
     code = "import sys, fanlight_engine; fanlight_engine.SamplingOptions; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert set(fanlight_engine.__all__) <= set(dir(fanlight_engine))
     with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
         from fanlight_engine import Nothing  # noqa: F401  # pyright: ignore[reportAttributeAccessIssue]

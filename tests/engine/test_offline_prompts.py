@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from fanlight_engine.errors import InvalidRequestError, UnsupportedRequestError
-from fanlight_engine.offline.prompts import as_batch
+from fanlight_engine.errors import InvalidRequestError, RequestError, UnsupportedRequestError
+from fanlight_engine.offline import prompts as offline
+from fanlight_engine.offline.naming import WrittenPrompt
 from fanlight_engine.request import (
     AudioPart,
     Conversation,
@@ -26,6 +27,15 @@ from fanlight_engine.request import (
 
 FILE = b"an encoded file"
 HELLO = TextPart("Hello")
+
+
+def as_batch(prompts: Any, media: Any) -> tuple[list[Any], bool]:
+    """The prompts as the engine gets them; raises the first error that stands in the place of one."""
+    batch, is_one = offline.as_batch(prompts, media)
+    for one in batch:
+        if isinstance(one, RequestError):
+            raise one
+    return [one.prompt for one in batch if isinstance(one, WrittenPrompt)], is_one
 
 
 def user(*parts: Any) -> Conversation:
@@ -107,9 +117,22 @@ def test_media_come_from_paths_urls_image_objects_and_engine_parts(tmp_path: Pat
         (["a"], [FILE], TypeError, r"media\[0\] is a bytes, a mapping or None is needed"),
         ("a", {"picture": FILE}, ValueError, "media has 'picture'; known are 'image' and 'video'"),
         ("a", {"audio": FILE}, UnsupportedRequestError, "audio, which is not served"),
-        ("a", {"image": 7}, TypeError, "an image is a path, .*got a int"),
-        ("a", {"video": 7}, TypeError, "a video is a path"),
-        ("a", {"image": "nowhere/to/be.png"}, OSError, r"nowhere/to/be\.png"),
+        ("a", {"image": 7}, InvalidRequestError, r"^media\.image: an image is a path, .*got a int"),
+        ("a", {"video": [b"c", 7]}, InvalidRequestError, r"^media\.video\[1\]: a video is a path"),
+        ("a", {"image": "to/be.png"}, InvalidRequestError, r"^media\.image: the file 'to/be\.png' cannot be read: No"),
+        ("a", {"image": "a\0b"}, InvalidRequestError, r"^media\.image: the file .* cannot be read: embedded null"),
+        (
+            ["a", "b"],
+            [None, {"image": "."}],
+            InvalidRequestError,
+            r"^media\[1\]\.image: the file '\.' cannot be read: Is",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "image", "image": "to/be.png"}]}],
+            None,
+            InvalidRequestError,
+            r"^prompt\[0\]\.content\[0\]\.image: the file",
+        ),
         (user(HELLO), {"image": FILE}, TypeError, "prompt is a Conversation, which brings its media itself"),
         ([{"role": "user"}], None, ValueError, r"prompt\[0\] has the keys \['role'\]; a message has role and content"),
         ([{"role": "user", "content": "a", "name": "b"}], None, ValueError, "a message has role and content"),
@@ -123,3 +146,67 @@ def test_media_come_from_paths_urls_image_objects_and_engine_parts(tmp_path: Pat
 def test_what_is_no_prompt_is_refused(prompts: Any, media: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         as_batch(prompts, media)
+
+
+def test_the_prompts_beside_one_whose_media_cannot_be_read_are_read() -> None:
+    (first, second, third), _ = offline.as_batch(
+        ["a", "b", [{"role": "user", "content": [{"type": "video"}]}]], [{"image": "to/be.png"}, {"image": FILE}, None]
+    )
+    assert isinstance(first, InvalidRequestError)
+    assert isinstance(second, WrittenPrompt)
+    assert isinstance(third, InvalidRequestError)
+    assert third.violations[0].field == "prompts[2][0].content[0]"
+
+
+def test_an_image_object_that_is_no_picture_file_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^media\.image: the image object cannot be written as PNG: .*HSV"):
+        as_batch("a", {"image": Image.new("HSV", (2, 2))})
+
+
+PICTURE_AND_CLIP = {"image": [FILE, b"2"], "video": b"c"}
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": ["Is", {"type": "image"}, {"type": "image", "image": FILE}, {"type": "video"}]},
+    Message(Role.USER, (HELLO,)),
+]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "media", "path", "named"),
+    [
+        ("a", PICTURE_AND_CLIP, "conversation.messages[0].parts[1].image", "media[0].image[1]"),
+        ("a", PICTURE_AND_CLIP, "conversation.messages[0].parts[2].video.fps", "media[0].video.fps"),
+        ("a", PICTURE_AND_CLIP, "conversation.messages[0].parts[3]", "prompts[0]"),
+        ("a", None, "conversation", "prompts[0]"),
+        ([1, 2], PICTURE_AND_CLIP, "tokens.ids[1]", "prompts[0][1]"),
+        ([1, 2], PICTURE_AND_CLIP, "tokens.images[0]", "media[0].image[0]"),
+        ([1, 2], PICTURE_AND_CLIP, "tokens.videos[0]", "media[0].video"),
+        (MESSAGES, {"image": FILE, "video": b"c"}, "conversation.messages[0].parts[0]", "prompts[0][0].content"),
+        (MESSAGES, {"image": FILE, "video": b"c"}, "conversation.messages[1].parts[1].image", "media[0].image"),
+        (
+            MESSAGES,
+            {"image": FILE, "video": b"c"},
+            "conversation.messages[1].parts[2].image",
+            "prompts[0][1].content[2]",
+        ),
+        (MESSAGES, {"image": FILE, "video": b"c"}, "conversation.messages[2].parts[0]", "prompts[0][2].parts[0]"),
+        ("a", None, "config.sampling.top_p", "prompts[0]: config.sampling.top_p"),
+        (RawPrompt((HELLO,)), None, "raw.parts[0]", "prompts[0]: raw.parts[0]"),
+    ],
+)
+def test_an_error_names_what_was_written(prompt: Any, media: Any, path: str, named: str) -> None:
+    ((written,), _) = offline.as_batch([prompt], [media])
+    assert isinstance(written, WrittenPrompt)
+    error = written.in_callers_terms(InvalidRequestError(path, "it is wrong"))
+    assert str(error) == f"{named}: it is wrong"
+    assert error.violations[0].field == named
+
+
+def test_an_error_of_the_only_prompt_need_not_tell_which() -> None:
+    ((written,), _) = offline.as_batch("a", {"image": FILE})
+    assert isinstance(written, WrittenPrompt)
+    for path, named in (
+        ("config.sampling.top_p", "config.sampling.top_p"),
+        ("conversation.messages[0].parts[0].image", "media.image"),
+    ):
+        assert written.in_callers_terms(InvalidRequestError(path, "")).violations[0].field == named

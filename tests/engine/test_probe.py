@@ -17,9 +17,10 @@ from fanlight_engine.client import CoreStatistics
 from fanlight_engine.client_in_process import InProcessClient
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core import build
-from fanlight_engine.errors import CheckpointError
+from fanlight_engine.errors import CheckpointError, ConfigError
 from fanlight_engine.front import Front
 from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
+from fanlight_engine.model.pixel_forms import sized
 
 Spoil = Callable[[dict[str, Any]], None]
 
@@ -73,7 +74,7 @@ async def test_every_size_and_a_clip_go_through_and_nothing_is_left(
         await front.probe()
         await front.client.check_integrity()
         held = await front.client.statistics()
-        assert held.images_encoded == len(probe.SIZES) + clips
+        assert held.images_encoded == len(probe.SIZES) + 1 + clips
         assert (held.pinned_embeddings, held.waiting_encodes, held.running_requests) == (0, 0, 0)
         assert held.free_pages == held.total_pages
         assert not front.running_ids
@@ -89,15 +90,23 @@ async def test_a_text_checkpoint_has_nothing_to_try(llama: Checkpoint):
 
 async def test_sizes_that_are_not_allowed_are_left_out(llava: Checkpoint):
     sides = [max(size) for size in probe.SIZES]
-    assert (await probed(llava, max_image_side=100)).images_encoded == sum(side <= 100 for side in sides) > 0
-    told = await misfit(llava, max_image_side=10)
-    assert f"none of {len(sides)} images of ordinary sizes is taken" in told
-    assert "10" in told
+    assert (await probed(llava, max_image_side=100)).images_encoded == sum(side <= 100 for side in sides) + 1 > 1
+    with pytest.raises(ConfigError, match=rf"none of {len(sides)} images of ordinary sizes is taken .* may have 10;"):
+        await probed(llava, max_image_side=10)
 
 
-async def test_a_slow_tower_is_tried_with_fewer(llava: Checkpoint, monkeypatch: pytest.MonkeyPatch):
+async def test_a_slow_tower_is_tried_with_the_first_and_the_least(llava: Checkpoint, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(probe, "ENOUGH_SECONDS", 0.0)
-    assert (await probed(llava)).images_encoded == 1
+    assert (await probed(llava)).images_encoded == 2
+
+
+async def test_a_tower_that_fails_on_a_picture_of_one_row_is_found(
+    checkpoint_of: Callable[[str], Checkpoint], monkeypatch: pytest.MonkeyPatch
+):
+    checkpoint = checkpoint_of("mistral3")
+    assert (await probed(checkpoint)).images_encoded == len(probe.SIZES) + 1
+    monkeypatch.setattr(sized, "_takes_one_row", lambda *_: False)
+    assert "a picture of 1 x 1 pixels takes 1 positions" in await misfit(checkpoint)
 
 
 async def test_positions_that_the_tower_has_no_rows_for_are_told_with_both_counts(
@@ -143,4 +152,4 @@ async def test_a_decoder_that_fails_on_a_picture_is_told(llava: Checkpoint, monk
 
 
 async def test_a_context_that_no_picture_fits_into_is_no_fault_of_the_checkpoint(llava: Checkpoint):
-    assert (await probed(llava, context_length=8)).images_encoded == len(probe.SIZES)
+    assert (await probed(llava, context_length=8)).images_encoded == len(probe.SIZES) + 1

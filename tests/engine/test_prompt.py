@@ -247,7 +247,9 @@ def test_a_checkpoint_without_template_asks_for_a_raw_prompt(llama: Checkpoint):
     prompts.tokenizer.chat_template = None
     renderer = renderer_of(llama, prompts.tokenizer)
     assert not renderer.has_chat_template
-    with pytest.raises(MissingTemplateError, match="raw prompt"):
+    with pytest.raises(
+        MissingTemplateError, match=r"raw prompt instead \(Generation.raw, fanlight.raw_prompt in Python\)"
+    ):
         renderer.render(ask("hi"), CONTEXT)
 
 

@@ -161,6 +161,12 @@ def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(llama: Checkp
     assert caught.value.violations[0].field == "prompt"
     assert "100 tokens" in caught.value.violations[0].description
     assert "holds 100" in caught.value.violations[0].description
+    assert "media" not in caught.value.violations[0].description, "it takes text only"
+
+
+def test_a_prompt_that_leaves_no_room_may_show_less_where_it_can_show_anything(qwen: Checkpoint):
+    with pytest.raises(InvalidRequestError, match=r"with its media.* or show less of its media"):
+        resolve(qwen, prompt_tokens=100)
 
 
 def test_end_ids_are_the_checkpoints_unless_ignored(llama: Checkpoint):

@@ -75,13 +75,27 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
         resolve_model(file)
 
 
-@pytest.mark.parametrize("argument", ["smollm3", "./nowhere", "/nowhere/at/all", ""])
+@pytest.mark.parametrize("argument", ["./nowhere", "/nowhere/at/all", ""])
 def test_what_is_nowhere_says_what_was_looked_for(
     argument: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=r"is no directory, no GGUF file and no model .* by name \(smollm2\)$"):
         resolve_model(argument or "nothing")
+
+
+@pytest.mark.parametrize("argument", ["smollm", "SmolLM2", "smollm-2"])
+def test_a_name_that_is_almost_one_is_told_which(
+    argument: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"by name \(smollm2\); did you mean smollm2\?$"):
+        resolve_model(argument)
+
+
+def test_a_gguf_file_that_is_not_there_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nofile.gguf does not exist; give the path of a GGUF file$"):
+        resolve_model(tmp_path / "nofile.gguf")
 
 
 def test_a_name_of_the_hub_is_told_that_nothing_is_downloaded() -> None:

@@ -18,7 +18,7 @@ from fanlight_engine.inputs.templates import renderer as rendering
 from fanlight_engine.inputs.templates.files import file_of_template
 from fanlight_engine.inputs.templates.renderer import Fault, TemplateProblem, TemplateRenderer, TextTooLongError
 from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.request import Conversation, Message, Role, TextPart
+from fanlight_engine.request import Conversation, ImagePart, Message, RawPrompt, Role, TextPart, VideoPart
 from tests.engine.test_prompt import CONTEXT, Prompts, ask, refusal, renderer_of
 
 MESSAGES = [
@@ -303,3 +303,44 @@ def test_the_file_is_named_wherever_the_template_came_from(tmp_path: Path):
     assert file_of_template(directory, "t") == "model/chat_template.json"
     (directory / "chat_template.jinja").write_text("t\n")
     assert file_of_template(directory, "t") == "model/chat_template.jinja"
+
+
+ONLY_PICTURES = (
+    "{% for m in messages %}{% for p in m.content %}{% if p.type == 'image' %}<|image_pad|>{% endif %}{{ p.text }}"
+    "{% endfor %}{% endfor %}"
+)
+ONLY_PICTURES_AND_SAYS_SO = (
+    "{{ raise_exception('no clips') if messages[0].content[0].type == 'video' }}" + ONLY_PICTURES
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "why"), [(ONLY_PICTURES, "it writes 0 placeholders of videos"), (ONLY_PICTURES_AND_SAYS_SO, "no clips")]
+)
+def test_a_template_that_knows_no_clips_is_told_and_only_conversations_with_one_are_refused(
+    qwen: Checkpoint, caplog: pytest.LogCaptureFixture, source: str, why: str
+):
+    prompts = Prompts(qwen)
+    prompts.reference.chat_template = source
+    renderer = renderer_of(qwen, prompts.tokenizer, prompts.reference)
+    assert f"the chat template of {qwen.name} shows no clips: asked for a user's video" in caplog.text
+    assert why in caplog.text
+    clip = VideoPart(b"never opened here")
+    asked = Conversation((Message(Role.USER, (clip, TextPart("What is it?"))),))
+    field, reason, told = refusal(lambda: renderer.render(asked, CONTEXT))
+    assert (field, reason) == ("conversation", Reason.CHAT_TEMPLATE_FAILED)
+    assert why in told
+    assert "send them in a raw prompt" in told
+    raw = renderer.render(RawPrompt((clip, TextPart("What is it?"))), CONTEXT)
+    assert [token_id for _, token_id in raw.placeholders] == [qwen.video_token_id]
+    picture = Conversation((Message(Role.USER, (ImagePart(b""), TextPart("What is it?"))),))
+    assert [token_id for _, token_id in renderer.render(picture, CONTEXT).placeholders] == [qwen.image_token_id]
+
+
+def test_a_template_that_spies_where_a_clip_is_shown_is_refused(qwen: Checkpoint):
+    prompts = Prompts(qwen)
+    prompts.reference.chat_template = (
+        "{{ ''['__cla' ~ 'ss__'] if messages[0].content[0].type == 'video' }}" + ONLY_PICTURES
+    )
+    with pytest.raises(CheckpointError, match=r"asked for a user's video and a question, .* it reads __class__"):
+        renderer_of(qwen, prompts.tokenizer, prompts.reference)

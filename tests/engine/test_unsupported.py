@@ -90,7 +90,8 @@ def test_a_published_kind_is_refused_with_its_own_reason_and_all_that_is_served(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(
-        CheckpointError, match=rf"config\.json has model_type .*, which is not supported: .*{why}.*; "
+        CheckpointError,
+        match=rf"config\.json (has model_type .*, which is not supported|names no model_type): .*{why}.*; ",
     ) as refusal:
         read_checkpoint(tmp_path)
     assert str(refusal.value).endswith("; supported: " + ", ".join(served_model_types()))
@@ -104,13 +105,50 @@ def test_a_published_kind_is_refused_with_its_own_reason_and_all_that_is_served(
             {"model_type": "chatglm", "auto_map": {"AutoModel": "modeling.ChatGLM"}},
             r"code of its own \(modeling.ChatGLM\)",
         ),
+        (
+            {
+                "model_type": "internvl_chat",
+                "architectures": ["InternVLChatModel"],
+                "auto_map": {"AutoModel": "m.Chat"},
+            },
+            r"code of its own \(m.Chat\), which is never run; look for a conversion .* ends in -hf",
+        ),
+        (
+            {"model_type": "moondream1", "architectures": ["Moondream"], "auto_map": {"AutoModelForCausalLM": "m.M"}},
+            r"code of its own \(m.M\), which is never run",
+        ),
         ({"model_type": "from_next_year", "rope_theta": 1e4}, "has no such model_type"),
-        ({}, "has no such model_type"),
+        ({}, "it is not the configuration of one of transformers' models"),
         ({"model_type": 7, "layer_types": None, "architectures": None}, "has no such model_type"),
     ],
 )
 def test_other_reasons(config: Config, why: str) -> None:
     assert re.search(why, why_unsupported(config))
+
+
+@pytest.mark.parametrize(
+    ("why", "model_types"),
+    [
+        ("keep a state", ("mamba", "mamba2", "jamba", "qwen3_next", "rwkv", "lfm2", "recurrent_gemma", "bamba")),
+        ("sound", ("qwen2_audio", "whisper", "voxtral")),
+        ("encoder-decoder", ("t5", "bart", "mllama")),
+        ("do not generate text", ("bert", "roberta", "clip", "vit")),
+        ("not rotary", ("gpt2", "opt", "mpt", "bloom")),
+        ("multi-head latent attention", ("deepseek_v3",)),
+        ("no row in the family table", ("gptj", "llama4", "falcon")),
+    ],
+)
+def test_a_configuration_that_says_no_more_than_its_type_is_of_the_kind_that_its_class_is(
+    why: str, model_types: tuple[str, ...]
+) -> None:
+    for model_type in model_types:
+        assert why in why_unsupported({"model_type": model_type}), model_type
+
+
+def test_a_configuration_without_a_type_is_told_that_it_names_none(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"config.json names no model_type: it is not .*; supported: "):
+        read_checkpoint(tmp_path)
 
 
 PHI = {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"}

@@ -197,6 +197,14 @@ class TestTilesAndSizes:
             torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
 
     @pytest.mark.parametrize("made", SIZED, indirect=True)
+    @pytest.mark.parametrize("size", [(1, 1), (3, 16)])
+    def test_a_picture_of_one_row_may_stand_alone(self, made: Made, size: tuple[int, int]) -> None:
+        least = made.reference.media_input(random_picture(random.Random(4), size))
+        assert least.embedding_rows == 1
+        assert_alone_as_together(made.tower, [least, made.media[0], least])
+        assert_alone_as_together(made.tower, [least, least])
+
+    @pytest.mark.parametrize("made", SIZED, indirect=True)
     def test_pictures_that_are_large_together_go_in_runs(self, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
         together, runs = made.tower(made.media), []
         encode = made.model.model.get_image_features

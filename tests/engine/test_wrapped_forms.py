@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -90,7 +91,7 @@ def test_what_was_decided_about_a_clip(wrapped: Make, family: str):
 def test_a_clip_that_is_too_short_for_its_processor_is_refused_with_how_many_frames_it_takes(wrapped: Make):
     error = refusal(lambda: wrapped("qwen3_vl").process_video(clip(1), PLAIN))
     assert error.reason is Reason.VIDEO_UNREADABLE
-    assert "refuses 1 frames of 64 x 48 pixels; show at least 2" in error.description
+    assert "refuses a single frame of 64 x 48 pixels; show at least 2 frames" in error.description
 
 
 @pytest.mark.parametrize("family", ["smolvlm", "qwen3_vl", "internvl", "llava_onevision"])
@@ -119,6 +120,18 @@ def test_a_picture_at_its_own_size_is_scaled_down_by_its_longest_edge(wrapped: M
     assert made.process_image(picture(90, 70), PLAIN).replacement.rows == 30
 
 
+@pytest.mark.parametrize("family", ["mistral3", "llava_pixtral"])
+def test_a_picture_of_few_pixels_is_measured_by_the_axis_that_has_them(
+    wrapped: Make, family: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """Sides of 1 and 3 pixels look like channels; nothing is guessed, and nothing said of it."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    for size in ((1, 40), (40, 1), (3, 40), (40, 3), (1, 1)):
+        made = wrapped(family).process_image(picture(*size), PLAIN)
+        assert wrapped(family).process_image(picture(*size), PixelOptions(max_pixels=16 * 16 * 36)) == made
+    assert not caplog.records
+
+
 def test_a_picture_at_its_own_size_is_never_scaled_up(wrapped: Make):
     error = refusal(lambda: wrapped("mistral3").process_image(picture(30, 30), PixelOptions(min_pixels=5000)))
     assert (error.reason, error.below) == (Reason.IMAGE_OPTION_INVALID, ".min_pixels")
@@ -133,13 +146,25 @@ def test_what_is_too_thin_to_be_made_smaller_is_refused_with_the_numbers(wrapped
     assert "512 pixels" in error.description
 
 
-@pytest.mark.parametrize("family", ["internvl", "idefics3", "gemma3", "paligemma", "llava_onevision"])
-def test_models_of_one_size_refuse_bounds_and_say_why(wrapped: Make, family: str):
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [
+        ("internvl", "cuts a picture into tiles"),
+        ("idefics3", "cuts a picture into tiles"),
+        ("smolvlm", "cuts a picture into tiles"),
+        ("llava_onevision", "cuts a picture into tiles"),
+        ("llava_next", "cuts a picture into tiles"),
+        ("gemma3_pan_and_scan", "cuts a picture into tiles"),
+        ("gemma3", "sees every picture at one size"),
+        ("paligemma", "sees every picture at one size"),
+    ],
+)
+def test_models_that_choose_the_size_refuse_bounds_and_say_why(wrapped: Make, family: str, why: str):
     made = wrapped(family)
     for name, options in (("min_pixels", PixelOptions(min_pixels=9)), ("max_pixels", PixelOptions(max_pixels=9))):
         error = refusal(lambda options=options: made.process_image(picture(90, 60), options))
         assert (error.reason, error.below) == (Reason.IMAGE_OPTION_INVALID, f".{name}")
-        assert "one size" in error.description
+        assert why in error.description
     assert refusal(lambda: made.process_image(picture(90, 60), PixelOptions(max_tokens=3))).below == ".max_tokens"
 
 

@@ -12,20 +12,32 @@ from fanlight_engine.config import EngineConfig
 from fanlight_engine.model.graphs import Bucket
 from fanlight_engine.model.sampler import SamplingMode
 from tests.engine.driver import Driver
-from tests.engine.parity import ARRANGEMENTS, MODELS, NEW_TOKENS, Arrangement, check_outcome, run_arrangement
-from tests.engine.reference import Reference
+from tests.engine.parity import MODELS, NEW_TOKENS, SHORT_ARRANGEMENTS, Arrangement, check_outcome, run_arrangement
+from tests.engine.reference import Case, Reference
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, torch sees none here")
 
-PROMPTS = 40
+PROMPTS = 14
+NAMES = (
+    "fanlight-tiny", "gemma2", "gemma3", "internvl", "llama", "llava", "llava_next", "llava_onevision", "mistral3",
+    "paligemma2", "phi3_longrope", "qwen2_5_vl", "qwen3_moe", "qwen3_vl", "smolvlm",
+)  # fmt: skip
+"""One of each kind, so that all of it ends in a few minutes; the answers to compare with are computed on the CPU."""
 
 
-@pytest.mark.parametrize("model", list(MODELS))
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS, ids=lambda one: one.name)
-def test_answers_on_the_gpu_equal_those_of_transformers(model: str, arrangement: Arrangement, tmp_path: Path) -> None:
-    reference = Reference(MODELS[model](tmp_path / model))
+@pytest.fixture(scope="module", params=NAMES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reference, list[Case]]:
+    reference = Reference(MODELS[request.param](tmp_path_factory.mktemp("gpu") / request.param))
+    return reference, reference.cases(PROMPTS, NEW_TOKENS)
+
+
+@pytest.mark.parametrize("arrangement", SHORT_ARRANGEMENTS, ids=lambda one: one.name)
+def test_answers_on_the_gpu_equal_those_of_transformers(
+    model: tuple[Reference, list[Case]], arrangement: Arrangement
+) -> None:
+    reference, cases = model
     on_gpu = replace(arrangement, settings={**arrangement.settings, "device": "cuda"})
-    outcome = run_arrangement(reference, reference.cases(PROMPTS, NEW_TOKENS), on_gpu)
+    outcome = run_arrangement(reference, cases, on_gpu)
     check_outcome(outcome, on_gpu, reference.checkpoint.takes_images)
 
 

@@ -104,7 +104,7 @@ class ScriptedBackend:
             config=SimpleNamespace(get_text_config=lambda: SimpleNamespace(bos_token_id=None)),
         )
         self.core_died = asyncio.Event()
-        facts = CoreFacts(CONTEXT_LENGTH, 16, 64, 1 << 20, 64)
+        facts = CoreFacts(CONTEXT_LENGTH, 16, 64, 1 << 20, 64, dtype="bfloat16")
         self.client: Any = SimpleNamespace(facts=facts, wait_until_stopped=self.core_died.wait)
         self.by_hand = False
         self.answer = answer_events("Hello", " world")

@@ -48,6 +48,8 @@ SETTINGS = (
     Setting("context_length", 4096, "checkpoint", (("default", 0),)),
     Setting("media_url_hosts", "", "default"),
     Setting("drain_seconds", 1.5, "file"),
+    Setting("dtype", "auto", "default"),
+    Setting("kv_cache_bytes", 4000, "file", (("default", 5000),)),
 )
 REPORT = ConfigReport(CHECKPOINT, SETTINGS)
 
@@ -119,8 +121,25 @@ async def test_what_was_decided_while_loading_is_told_from_then_on(administered:
         (admin_pb2.SETTING_SOURCE_CHECKPOINT, "4096"),
         (admin_pb2.SETTING_SOURCE_DEFAULT, "0"),
     ]
+    number_type = named(after, "dtype")
+    assert (number_type.value, number_type.source) == ("bfloat16", admin_pb2.SETTING_SOURCE_CHECKPOINT)
     administered.served.server.lifecycle.mark_draining(1.0)
     assert (await administered.config()).is_loaded, "also while draining"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "source"), [("bfloat16", "checkpoint"), ("float32", "device"), ("", "default")], ids=repr
+)
+def test_the_number_type_is_the_checkpoints_or_follows_from_the_device(dtype: str, source: str) -> None:
+    facts = replace(ScriptedBackend().client.facts, dtype=dtype)
+    (found,) = [one for one in REPORT.once_loaded(facts).settings if one.name == "dtype"]
+    assert (found.value, found.source) == (dtype or "auto", source)
+
+
+def test_the_bytes_that_the_kv_cache_took_are_told() -> None:
+    facts = replace(ScriptedBackend().client.facts, memory=MemoryUse(key_value_bytes=1234))
+    (found,) = [one for one in REPORT.once_loaded(facts).settings if one.name == "kv_cache_bytes"]
+    assert found == Setting("kv_cache_bytes", 1234, "memory", (("file", 4000), ("default", 5000)))
 
 
 async def test_memory_is_told_by_part_once_it_is_known(administered: Administered) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fanlight_engine.config import EngineConfig, resolve
+from fanlight_engine.config import EngineConfig, Setting, resolve
 from fanlight_server.cli.notices import notices
 from fanlight_server.cli.serve import main
 from fanlight_server.cli.settings import add_setting_flags, settings_table, typed_settings
@@ -30,6 +30,40 @@ def parse(*argv: str) -> dict:
 def test_only_what_was_typed_is_a_flag() -> None:
     assert parse() == {}
     assert parse("--page-size", "32", "--no-prefix-cache") == {"page_size": "32", "prefix_cache": False}
+
+
+@pytest.mark.parametrize(
+    "argv", [["a/checkpoint"], ["--model", "a/checkpoint"], ["--model=a/checkpoint", "a/checkpoint", "--port", "0"]]
+)
+def test_the_model_may_be_typed_with_its_flag_as_well(argv: list[str]) -> None:
+    assert parse(*argv)["model"] == "a/checkpoint"
+
+
+@pytest.mark.parametrize("argv", [["one", "--model", "other"], ["--model", "other", "one"]])
+def test_two_models_are_a_usage_error(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    assert re.search("MODEL is given as (one and as other|other and as one): leave one of them out", told)
+
+
+def test_a_default_that_leaves_something_open_is_not_said_to_be_won_over() -> None:
+    settings = (
+        Setting("context_length", 64, "checkpoint", (("default", 0),)),
+        Setting("kv_pages", 0, "flag", (("file", 100), ("default", 0))),
+        Setting("name", "mine", "file", (("default", ""),)),
+        Setting("media_store_bytes", 1, "flag", (("environment", 0), ("default", 7))),
+        Setting("default_top_k", 50, "checkpoint", (("default", 0),)),
+    )
+    _, *rows = settings_table(settings).splitlines()
+    assert [row.split(maxsplit=2)[2] for row in rows] == [
+        "checkpoint",
+        "flag (over file 100)",
+        "file",
+        "flag (over environment 0, default 7)",
+        "checkpoint (over default 0)",
+    ]
 
 
 def test_every_setting_has_a_flag_with_its_help() -> None:

@@ -70,7 +70,9 @@ def test_a_file_cannot_name_another(file: Path) -> None:
 
 
 def test_the_name_comes_from_the_checkpoint_unless_it_was_chosen() -> None:
-    checkpoint = SimpleNamespace(name="llama", settings={"context_length": 64}, traits=CheckpointTraits("llama"))
+    checkpoint = SimpleNamespace(
+        name="llama", path=Path("llama"), settings={"context_length": 64}, traits=CheckpointTraits("llama")
+    )
     assert setting("name", {}, checkpoint) == Setting("name", "llama", "checkpoint", (("default", ""),))
     chosen = setting("name", {"FANLIGHT_NAME": "mine"}, checkpoint)
     assert (chosen.value, chosen.source, chosen.overrode[0]) == ("mine", "environment", ("checkpoint", "llama"))

@@ -8,6 +8,7 @@ fanlight-server appear when it is installed. This file knows no command's option
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from importlib.metadata import EntryPoint, entry_points
 
@@ -15,6 +16,7 @@ from fanlight.channel import client_version
 
 COMMAND_GROUP = "fanlight.commands"
 USAGE_ERROR = 2
+ENDED_BY_A_CLOSED_PIPE = 141
 
 SUMMARIES = {
     "chat": "talk to a running server in the terminal, with pictures and clips",
@@ -26,8 +28,21 @@ INSTALL_SERVER = "pip install fanlight-server"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command that `argv` names and returns its exit status."""
-    arguments = sys.argv[1:] if argv is None else argv
+    """Runs the command that `argv` names and returns its exit status.
+
+    It ends quietly where whoever reads its output has read enough (`| head`), with the status that a shell would give.
+    """
+    try:
+        try:
+            return _run(sys.argv[1:] if argv is None else argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _print_into_nothing()
+        return ENDED_BY_A_CLOSED_PIPE
+
+
+def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(help_text())
         return 0 if arguments else USAGE_ERROR
@@ -40,6 +55,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"fanlight: {why_missing(name)}", file=sys.stderr)
         return USAGE_ERROR
     return command.load()(rest)
+
+
+def _print_into_nothing() -> None:
+    """What is still buffered would be complained of at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def installed_commands() -> dict[str, EntryPoint]:

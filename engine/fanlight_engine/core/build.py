@@ -5,7 +5,7 @@ The only place that knows all rooms of the core; nothing else constructs them to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -25,8 +25,8 @@ from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.kv_cache import KeyValueShape, PagedKeyValueCache
 from fanlight_engine.model.loader import LoadingPlan, load_planned, plan_loading, resolve_device, resolve_dtype
 from fanlight_engine.model.lora import add_loras
-from fanlight_engine.model.lora_files import read_lora_files
-from fanlight_engine.model.memory_estimate import estimate_memory, refuse_what_cannot_fit
+from fanlight_engine.model.lora_files import LoraFiles, read_lora_files
+from fanlight_engine.model.memory_estimate import estimate_memory, refuse_more_than_is_stored, refuse_what_cannot_fit
 from fanlight_engine.model.rotary import long_factor_border
 from fanlight_engine.model.runner import Runner, RunnerLimits
 from fanlight_engine.model.vision_cache import VisionCache
@@ -38,14 +38,14 @@ Report = Callable[[str], None]
 
 def build_engine(config: EngineConfig, checkpoint: Checkpoint, report: Report = lambda line: None) -> Engine:
     """Load everything and return a core that can step. `report` gets a line per stage. Raises StartupError."""
-    backend = _backend(config.attention)
+    backend = attention_backend(config.attention)
     if config.torch_threads:
         torch.set_num_threads(config.torch_threads)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, checkpoint, device)
     adapters = read_lora_files(config.lora, checkpoint.name)  # what is wrong with them is told before weights are read
     plan = plan_loading(checkpoint, device, dtype, config.quantization)
-    facts = _facts_that_fit(config, plan, report)
+    facts = _facts_that_fit(config, plan, adapters, report)
     report(f"loading weights of {checkpoint.name} ({checkpoint.family.model_type}, {dtype}) on {device}")
     model = load_planned(plan, report)
     lora_rows = add_loras(model, adapters, report) if adapters else None
@@ -60,12 +60,15 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint, report: Report = 
     return Engine(config, facts, runner, BlockPool(facts.pages), vision_cache)
 
 
-def _facts_that_fit(config: EngineConfig, plan: LoadingPlan, report: Report) -> CoreFacts:
+def _facts_that_fit(
+    config: EngineConfig, plan: LoadingPlan, adapters: Sequence[LoraFiles], report: Report
+) -> CoreFacts:
     """Worked out before anything is allocated. Raises StartupError where the device has less memory than is needed."""
     facts = size_caches(config, plan.checkpoint, plan.dtype)
-    memory = estimate_memory(plan, facts, _key_value_shape(plan.checkpoint, plan.dtype))
+    memory = estimate_memory(plan, facts, _key_value_shape(plan.checkpoint, plan.dtype), adapters)
+    refuse_more_than_is_stored(plan, memory)
     available = available_bytes(plan.device)
-    refuse_what_cannot_fit(plan.checkpoint.name, memory, available, plan.device)
+    refuse_what_cannot_fit(plan.checkpoint.name, memory, available, plan.device, config.kv_pages)
     of_available = "" if available is None else f" of {readable_bytes(available)} available"
     report(f"memory on {plan.device}: {memory.in_words()}; {readable_bytes(memory.total_bytes)}{of_available}")
     return replace(facts, memory=memory)
@@ -99,6 +102,7 @@ def size_caches(config: EngineConfig, checkpoint: Checkpoint, dtype: torch.dtype
         context_length=min(wanted_context, (pages - 1) * config.page_size),
         page_size=config.page_size,
         pages=pages,
+        dtype=str(dtype).removeprefix("torch."),
         vision_cache_bytes=config.vision_cache_bytes,
         embedding_row_bytes=checkpoint.embedding_width * dtype.itemsize,
         bidirectional=checkpoint.family.bidirectional,
@@ -111,7 +115,8 @@ def _key_value_shape(checkpoint: Checkpoint, dtype: torch.dtype) -> KeyValueShap
     return KeyValueShape.of(checkpoint.config.get_text_config(), dtype)
 
 
-def _backend(name: str) -> AttentionBackend:
+def attention_backend(name: str) -> AttentionBackend:
+    """The backend of that name. Raises ConfigError."""
     if name not in _BACKENDS:
         raise ConfigError(f"attention is {name!r}, it must be one of {', '.join(_BACKENDS)}")
     return _BACKENDS[name]()

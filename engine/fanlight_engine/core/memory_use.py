@@ -20,11 +20,13 @@ class MemoryUse:
     """The paged KV cache."""
     vision_cache_bytes: int = 0
     """Upper bound of the embeddings of pictures and clips that are kept; 0 for text checkpoints."""
+    lora_bytes: int = 0
+    """Matrices of all LoRA adapters."""
 
     @property
     def weight_bytes(self) -> int:
         """What cannot be less with other cache sizes."""
-        return self.decoder_bytes + self.embeddings_bytes + self.vision_tower_bytes
+        return self.decoder_bytes + self.embeddings_bytes + self.vision_tower_bytes + self.lora_bytes
 
     @property
     def total_bytes(self) -> int:
@@ -37,6 +39,7 @@ class MemoryUse:
             ("decoder", self.decoder_bytes),
             ("embeddings and head", self.embeddings_bytes),
             ("vision tower", self.vision_tower_bytes),
+            ("LoRA adapters", self.lora_bytes),
             ("KV cache", self.key_value_bytes),
             ("vision cache", self.vision_cache_bytes),
         )

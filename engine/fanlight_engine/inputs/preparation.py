@@ -225,7 +225,7 @@ class Preparation:
         items = self._marked_as_several(items)
         rendered = await self._workers.run_light(self.renderer.render, prompt, longest)
         if refuses_long:
-            sampling.refuse_too_long(len(rendered.ids), longest)
+            sampling.refuse_too_long(len(rendered.ids), longest, self._checkpoint.takes_images)
         kinds = [(item.modality, self.placeholder_id(item.modality)) for item in items]
         assigned = expansion.assign(rendered.placeholders, kinds, _prompt_field(prompt))
         with self._memory.account() as account:

@@ -13,6 +13,7 @@ changes nothing shared.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from fanlight_engine.errors import CheckpointError, InvalidRequestError, Reason
 from fanlight_engine.inputs.chat_template import ChatTemplate
 from fanlight_engine.inputs.expansion import ExpandedPrompt, Replacement, expand, rows_of_expanded
 from fanlight_engine.inputs.guarded_tokenizer import SPLICE, GuardedTokenizer
+from fanlight_engine.inputs.templates.renderer import Fault, TemplateProblem
 from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import (
     AudioPart,
@@ -38,8 +40,13 @@ from fanlight_engine.request import (
     VideoPart,
 )
 
-_RAW_INSTEAD = "send the text as a raw prompt instead"
-_RAW_INSTEAD_MEDIA_FIRST = "send a raw prompt instead, its pictures first and the text behind them"
+_log = logging.getLogger(__name__)
+
+_RAW_INSTEAD = "send the text as a raw prompt instead (Generation.raw, fanlight.raw_prompt in Python)"
+_RAW_INSTEAD_MEDIA_FIRST = (
+    "send a raw prompt instead (Generation.raw, fanlight.raw_prompt in Python), its pictures first and the text behind "
+    "them"
+)
 _LONGEST_PROBE = 1 << 20
 """Tokens; templates may write long system prompts."""
 _MEDIA_ID_ATTRIBUTES = ("image_token_id", "image_token_index", "video_token_id", "vision_start_token_id")
@@ -107,9 +114,10 @@ class PromptRenderer:
             end_ids=checkpoint.end_ids,
             instead=_RAW_INSTEAD_MEDIA_FIRST if checkpoint.family.text_after_media else _RAW_INSTEAD,
         )
+        self._why_no_clips = ""
         if self.has_chat_template:
             for modality, token_id in placeholder_ids.items():
-                self._refuse_template_without(modality, token_id)
+                self._judge_template(modality, token_id)
 
     @property
     def has_chat_template(self) -> bool:
@@ -120,18 +128,33 @@ class PromptRenderer:
         """End the process that renders conversations. Idempotent."""
         self._template.close()
 
-    def _refuse_template_without(self, modality: Modality, token_id: int) -> None:
-        """Raise CheckpointError for a template that loses media: all conversations with one would be refused."""
+    def _judge_template(self, modality: Modality, token_id: int) -> None:
+        """Raise CheckpointError for a template that loses pictures: all conversations with one would be refused.
+
+        Some templates are older than what their model can do, and know no clips: that is a warning.
+        """
         medium = ImagePart(b"") if modality is Modality.IMAGE else VideoPart(b"")
         conversation = Conversation((Message(Role.USER, (medium, TextPart("What is it?"))),))
         asked = f"asked for a user's {modality} and a question"
+        cause: InvalidRequestError | None = None
         try:
             placeholders = self.render(conversation, _LONGEST_PROBE).placeholders
         except InvalidRequestError as error:
-            raise self._template.refuse(f"{asked}, {error.violations[0].description}") from error
-        found = sum(one == token_id for _, one in placeholders)
-        if found != 1:
-            raise self._template.refuse(f"{asked}, it writes {found} placeholders of {modality}s, one is needed")
+            cause, why, knows_none = error, error.violations[0].description, _is_of_words(error)
+        else:
+            found = sum(one == token_id for _, one in placeholders)
+            if found == 1:
+                return
+            why, knows_none = f"it writes {found} placeholders of {modality}s, one is needed", found == 0
+        if modality is Modality.IMAGE or not knows_none:
+            raise self._template.refuse(f"{asked}, {why}") from cause
+        self._why_no_clips = why
+        _log.warning(
+            "the chat template of %s shows no clips: %s, %s; conversations with one are refused, raw prompts take it",
+            self._checkpoint.name,
+            asked,
+            why,
+        )
 
     def render(self, prompt: Prompt, longest: int) -> RenderedPrompt:
         """Ids and placeholders. Raises InvalidRequestError, for texts of certainly more than `longest` tokens too."""
@@ -173,6 +196,13 @@ class PromptRenderer:
                 )
 
     def _conversation(self, conversation: Conversation, longest: int) -> tuple[PreparedText, list[int]]:
+        has_clips = any(isinstance(part, VideoPart) for message in conversation.messages for part in message.parts)
+        if has_clips and self._why_no_clips:
+            raise InvalidRequestError(
+                "conversation",
+                f"the checkpoint's chat template shows no clips ({self._why_no_clips}); send them in a raw prompt",
+                Reason.CHAT_TEMPLATE_FAILED,
+            )
         rendered = self._template.render(conversation)
         prepared = PreparedText(rendered.prepared, rendered.splices)
         if rendered.adds_affixes:
@@ -231,6 +261,12 @@ class PromptRenderer:
                 "for prompt and answer; shorten it",
                 Reason.PROMPT_TOO_LONG,
             )
+
+
+def _is_of_words(error: InvalidRequestError) -> bool:
+    """Whether a template had no words for what it was given, rather than doing what no template may do."""
+    cause = error.__cause__
+    return isinstance(cause, TemplateProblem) and cause.fault in (Fault.OBJECTS, Fault.FAILS)
 
 
 def _media_text(checkpoint: Checkpoint, guarded: GuardedTokenizer, modality: Modality, token_id: int) -> str:

@@ -37,8 +37,9 @@ class ModelAdapter:
         self._model = model
         self._decoder = decoder
         self._embed = decoder.get_input_embeddings()
-        self._head = Head(projection, checkpoint.config.get_text_config())
         self._family = checkpoint.family
+        has_scale = not self._family.leaves_out_logit_scale
+        self._head = Head(projection, checkpoint.config.get_text_config(), has_scale)
         self._merge_size = _merge_size(checkpoint)
         self._lora_rows = lora_rows or LoraRows()
         self._tower = VisionTower(model, checkpoint)

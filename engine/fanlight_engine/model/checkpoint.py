@@ -15,16 +15,29 @@ from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
+from fanlight_engine.config import EngineConfig
 from fanlight_engine.contradictions import CheckpointTraits
-from fanlight_engine.errors import CheckpointError
+from fanlight_engine.errors import CheckpointError, in_one_line
 from fanlight_engine.model import generation_config
 from fanlight_engine.model.families import DECODERS, Bidirectional, Family, families_of, served_model_types
-from fanlight_engine.model.unsupported import code_of_its_own, why_unsupported
+from fanlight_engine.model.quiet import without_notices
+from fanlight_engine.model.rope_parameters import longest_context
+from fanlight_engine.model.unsupported import classes_without_text, code_of_its_own, why_unsupported
 
 _FINGERPRINTED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".model")
+_LARGEST_JSON_BYTES = 16 << 20
+_COUNTS = ("num_hidden_layers", "num_layers", "depth", "num_experts", "num_local_experts", "n_routed_experts")
+"""What config.json calls numbers of layers and experts, of decoders and of towers."""
+_MOST_OF_A_KIND = 4096
+_FETCH = "fetch it again"
+_FIX = "take config.json from where the weights are from"
 _WHOLE_FILE_BYTES = 64 << 20
 _SAMPLES = 256
 _SAMPLE_BYTES = 64 << 10
+_DEFAULTS = EngineConfig()
+_KEPT_ROWS = 4096
+"""Embeddings that the vision cache holds at least, unless it is told otherwise: those of a picture of 4 megapixels."""
+_LARGEST_NUMBER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,7 @@ class Checkpoint:
     @property
     def settings(self) -> dict[str, Any]:
         """Its layer of the settings: what is not chosen otherwise."""
-        return {"context_length": self.context_length, **self.sampling_settings}
+        return {"context_length": self.context_length, **self._settings_of_pictures, **self.sampling_settings}
 
     @property
     def traits(self) -> CheckpointTraits:
@@ -62,8 +75,25 @@ class Checkpoint:
             takes_videos=self.takes_videos,
             embedding_width=self.embedding_width if self.takes_images else 0,
             smallest_span=self.smallest_span,
-            quantization=_quantization(self.config),
+            quantization=self.quantization,
         )
+
+    @property
+    def quantization(self) -> str:
+        """The method that config.json says the weights are stored with; empty where they are plain numbers."""
+        stored: Any = getattr(self.config, "quantization_config", None)
+        if not stored:
+            return ""
+        values = stored if isinstance(stored, dict) else stored.to_dict()
+        is_bitsandbytes = values.get("load_in_8bit") or values.get("load_in_4bit")
+        method = values.get("quant_method") or ("bitsandbytes" if is_bitsandbytes else "unknown")
+        return str(getattr(method, "value", method))
+
+    @property
+    def dtype(self) -> str:
+        """Number type of the weights by config.json, its top level first; empty where it does not say."""
+        named = getattr(self.config, "dtype", None) or getattr(self.config.get_text_config(), "dtype", None)
+        return "" if named is None else str(named).removeprefix("torch.")
 
     @property
     def takes_images(self) -> bool:
@@ -101,6 +131,18 @@ class Checkpoint:
         of_a_tile = getattr(self.config, "mm_tokens_per_image", None)
         return int(of_a_tile or getattr(self.config.get_text_config(), "num_image_tokens", None) or 0)
 
+    @property
+    def _settings_of_pictures(self) -> dict[str, int]:
+        """What its pictures need beyond the defaults."""
+        needed: dict[str, int] = {}
+        budget = _DEFAULTS.max_step_tokens
+        if self.smallest_span + _DEFAULTS.max_running_requests > budget:
+            needed["max_step_tokens"] = self.smallest_span + budget  # text and other requests keep what they had
+        kept_bytes = _KEPT_ROWS * self.embedding_width * _LARGEST_NUMBER_BYTES
+        if self.takes_images and kept_bytes > _DEFAULTS.vision_cache_bytes:
+            needed["vision_cache_bytes"] = kept_bytes
+        return needed
+
     def _token_id(self, medium: str) -> int | None:
         for attribute in (f"{medium}_token_id", f"{medium}_token_index"):
             value = getattr(self.config, attribute, None)
@@ -114,10 +156,12 @@ def read_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
     directory = Path(path)
     raw_config = _read_json(directory / "config.json", required=True)
     model_type = _model_type_of(directory, raw_config)
+    _refuse_endless_models(directory, raw_config)
     try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        with without_notices():
+            config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # each configuration class has its own idea of what to raise
-        raise CheckpointError(f"{directory.name}/config.json cannot be read: {error}") from error
+        raise CheckpointError(f"{directory.name}/config.json cannot be read: {in_one_line(error)}; {_FIX}") from error
     config._attn_implementation = None  # published ones ask for packages that are not here; attention is ours
     family = _family_of(directory, model_type, config)
     text_config = config.get_text_config()
@@ -137,7 +181,7 @@ def read_checkpoint(path: str | Path, name: str | None = None) -> Checkpoint:
         name=name or directory.resolve().name,
         config=config,
         family=family,
-        context_length=int(text_config.max_position_embeddings),
+        context_length=_context_length(directory, text_config),
         vocab_size=int(text_config.vocab_size),
         hidden_size=int(text_config.hidden_size),
         end_ids=end_ids,
@@ -156,21 +200,29 @@ def _read_json(file: Path, required: bool) -> dict[str, Any]:
                 "model.safetensors, tokenizer.json)"
             )
         return {}
+    shown, size = f"{file.parent.name}/{file.name}", file.stat().st_size
+    if size > _LARGEST_JSON_BYTES:
+        raise CheckpointError(f"{shown} has {size} bytes, at most {_LARGEST_JSON_BYTES} are read; {_FETCH}")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file.parent.name}/{file.name} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{shown} is not JSON: {in_one_line(error)}; {_FETCH}") from error
+    except OSError as error:
+        raise CheckpointError(f"{shown} cannot be read: {error.strerror}") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{file.parent.name}/{file.name} holds {type(content).__name__}, a JSON object is needed")
+        raise CheckpointError(f"{shown} holds {type(content).__name__}, a JSON object is needed; {_FETCH}")
     return content
 
 
 def _model_type_of(directory: Path, raw_config: dict[str, Any]) -> str:
     model_type = raw_config.get("model_type")
     if not isinstance(model_type, str) or not families_of(model_type):
+        has = "names no model_type"
+        if model_type is not None:
+            has = f"has model_type {model_type!r}, which is not supported"
         raise CheckpointError(
-            f"{directory.name}/config.json has model_type {model_type!r}, which is not supported: "
-            f"{why_unsupported(raw_config)}; supported: {', '.join(served_model_types())}"
+            f"{directory.name}/config.json {has}: {why_unsupported(raw_config)}; "
+            f"supported: {', '.join(served_model_types())}"
         )
     code = code_of_its_own(raw_config)
     if code is not None:
@@ -178,7 +230,23 @@ def _model_type_of(directory: Path, raw_config: dict[str, Any]) -> str:
             f"{directory.name}/config.json asks for code of its own ({code} in auto_map), which is never run: use a "
             f"checkpoint that transformers loads with its own classes for {model_type}"
         )
+    classes = classes_without_text(raw_config)
+    if classes:
+        raise CheckpointError(
+            f"{directory.name}/config.json has architectures {', '.join(classes)}, which generate no text (they embed "
+            f"or classify it, say): give a checkpoint of {model_type} that has a language-model head"
+        )
     return model_type
+
+
+def _refuse_endless_models(directory: Path, raw_config: dict[str, Any]) -> None:
+    """Every layer and expert is an object, or an entry of a list, long before anybody looks at what they weigh."""
+    parts = (raw_config, *(value for value in raw_config.values() if isinstance(value, dict)))
+    for part, name in ((part, name) for part in parts for name in _COUNTS if isinstance(part.get(name), int)):
+        if part[name] > _MOST_OF_A_KIND:
+            raise CheckpointError(
+                f"{directory.name}/config.json has {name} {part[name]}, at most {_MOST_OF_A_KIND} are served; {_FIX}"
+            )
 
 
 def _family_of(directory: Path, model_type: str, config: PretrainedConfig) -> Family:
@@ -213,13 +281,13 @@ def _refuse_sight_of_what_follows(directory: Path, family: Family, text_config: 
         )
 
 
-def _quantization(config: PretrainedConfig) -> str:
-    """How the weights are quantised as published; empty where they are not."""
-    found = getattr(config, "quantization_config", None)
-    if not found:
-        return ""
-    method = found.get("quant_method") if isinstance(found, dict) else getattr(found, "quant_method", None)
-    return str(getattr(method, "value", method) or "quantised")
+def _context_length(directory: Path, text_config: PretrainedConfig) -> int:
+    try:
+        return longest_context(text_config)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CheckpointError(
+            f"{directory.name}/config.json has rotary parameters that are no numbers: {in_one_line(error)}; {_FIX}"
+        ) from error
 
 
 def _fingerprint(directory: Path) -> str:

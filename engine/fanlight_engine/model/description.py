@@ -55,8 +55,8 @@ def describe(checkpoint: Checkpoint) -> CheckpointDescription:
         modalities=tuple(kind for kind, is_taken in takes.items() if is_taken),
         context_length=checkpoint.context_length,
         vocabulary_size=checkpoint.vocab_size,
-        dtype=_dtype(checkpoint.config),
-        quantization=checkpoint.traits.quantization,
+        dtype=checkpoint.dtype,
+        quantization=checkpoint.quantization,
         fingerprint=f"sha256:{checkpoint.fingerprint}",
         has_chat_template=_has_chat_template(checkpoint.path, tokenizer),
         tokenizer_class=str(tokenizer.get("tokenizer_class") or ""),
@@ -68,11 +68,6 @@ def _unapplied(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Its length too: whoever misses it finds here that default_max_new_tokens is there for that."""
     length = checkpoint.suggested_length
     return (*checkpoint.unapplied_settings, *(() if length is None else (f"max_new_tokens={length}",)))
-
-
-def _dtype(config: Any) -> str:
-    named = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
-    return "" if named is None else str(named).removeprefix("torch.")
 
 
 def _has_chat_template(directory: Path, tokenizer: dict[str, Any]) -> bool:

@@ -87,6 +87,8 @@ class Family:
     """The tower has features for the first decoder layers besides those that are injected (DeepStack)."""
     splits_only_a_lone_picture: bool = False
     """A picture is cut into tiles where it is the only one of its prompt; one of several is shown as a whole."""
+    leaves_out_logit_scale: bool = False
+    """The family's own forward does not scale logits, though its decoder's causal LM does."""
     text_after_media: bool = False
     """All media stand before the text, which the beginning-of-sequence token opens and a newline closes; the family has
     no chat template."""
@@ -183,9 +185,10 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "llava_next",
-        vision_model_types=("clip_vision_model",),
+        vision_model_types=("clip_vision_model", *_SIGLIP),
         pixel_form=PixelForm.ANYRES,
         vision_tensors=("pixel_values", "image_sizes"),
+        leaves_out_logit_scale=True,
     ),
     Family(
         "llava_onevision",
@@ -196,10 +199,10 @@ FAMILIES: tuple[Family, ...] = (
         video_tensors=("pixel_values_videos",),
         splits_only_a_lone_picture=True,
     ),
-    Family("idefics3", vision_model_types=("idefics3_vision",), **_MASKED_TILES),
+    Family("idefics3", vision_model_types=("idefics3", "idefics3_vision"), **_MASKED_TILES),
     Family(
         "smolvlm",
-        vision_model_types=("smolvlm_vision",),
+        vision_model_types=("smolvlm", "smolvlm_vision"),
         video_form=PixelForm.MASKED_TILES,
         video_tensors=("pixel_values", "pixel_attention_mask"),
         packages=("num2words",),
@@ -220,6 +223,13 @@ FAMILIES: tuple[Family, ...] = (
         window_bounds_spans=True,
         pixel_form=PixelForm.TILES,
         vision_tensors=("pixel_values",),
+    ),
+    Family(
+        "aya_vision",
+        vision_model_types=_SIGLIP,
+        pixel_form=PixelForm.TILES,
+        vision_tensors=("pixel_values",),
+        leaves_out_logit_scale=True,
     ),
     Family(
         "mistral3",

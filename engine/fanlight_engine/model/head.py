@@ -15,9 +15,10 @@ from transformers import PretrainedConfig
 class Head:
     """The language-model head: a projection, a scale, a soft cap."""
 
-    def __init__(self, projection: torch.nn.Module, text_config: PretrainedConfig) -> None:
+    def __init__(self, projection: torch.nn.Module, text_config: PretrainedConfig, has_scale: bool = True) -> None:
+        """`has_scale` is False where the model's own forward leaves the scale out."""
         self._projection: Any = projection
-        self._scale = _scale(text_config)
+        self._scale = _scale(text_config) if has_scale else 1.0
         self._soft_cap: float | None = getattr(text_config, "final_logit_softcapping", None)
         self.vocab_size = int(self._projection.weight.shape[0])
 

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from fanlight_engine.errors import CheckpointError, ConfigError
+from fanlight_engine.errors import CheckpointError, ConfigError, in_one_line
 from fanlight_engine.model.attention.interface import ATTENTION_NAME
 from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.loading_progress import Report, reported
 from fanlight_engine.model.quantization import Quantization, choose_quantization, loading_arguments
+from fanlight_engine.model.quiet import without_notices
 from fanlight_engine.model.rotary import long_factor_border, refuse_unservable_rotary, settle_rotary
 from fanlight_engine.model.skeleton import Skeleton, auto_class_of, skeleton_of
+from fanlight_engine.model.unexpected_weights import judge_unexpected
 from fanlight_engine.model.weight_files import WeightFiles, find_weight_files
 
 
@@ -50,7 +52,7 @@ def resolve_dtype(name: str, checkpoint: Checkpoint, device: torch.device) -> to
         return getattr(torch, name)
     if device.type == "cpu":
         return torch.float32
-    own = getattr(checkpoint.config.get_text_config(), "dtype", None) or getattr(checkpoint.config, "dtype", None)
+    own = getattr(torch, checkpoint.dtype, None)
     return own if isinstance(own, torch.dtype) else torch.bfloat16
 
 
@@ -61,7 +63,10 @@ def plan_loading(
     refuse_unservable_rotary(checkpoint)
     _refuse_adapter(checkpoint)
     chosen = choose_quantization(quantization, checkpoint, device)
-    return LoadingPlan(checkpoint, device, dtype, find_weight_files(checkpoint.path), skeleton_of(checkpoint), chosen)
+    files = find_weight_files(checkpoint.path)
+    with without_notices():
+        skeleton = skeleton_of(checkpoint)
+    return LoadingPlan(checkpoint, device, dtype, files, skeleton, chosen)
 
 
 def load_model(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -72,11 +77,11 @@ def load_model(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype)
 def load_planned(plan: LoadingPlan, report: Report = lambda line: None) -> PreTrainedModel:
     """The model in eval mode on the plan's device. `report` gets a line per tenth of a slow load.
 
-    Raises CheckpointError naming what is missing or does not fit.
+    Raises CheckpointError naming what is missing, does not fit, or has no place though answers hang on it.
     """
     checkpoint = plan.checkpoint
     try:
-        with reported(report, f"loading weights of {checkpoint.name}"):
+        with reported(report, f"loading weights of {checkpoint.name}"), without_notices():
             loaded: Any = auto_class_of(checkpoint).from_pretrained(
                 checkpoint.path,
                 config=checkpoint.config,
@@ -89,9 +94,11 @@ def load_planned(plan: LoadingPlan, report: Report = lambda line: None) -> PreTr
                 **loading_arguments(plan.quantization, plan.skeleton, plan.device),
             )
     except Exception as error:  # readers of the many forms of weights raise whatever they meet
-        raise CheckpointError(f"weights of {checkpoint.path.name} cannot be loaded: {error}") from error
+        raise CheckpointError(f"weights of {checkpoint.path.name} cannot be loaded: {in_one_line(error)}") from error
     model, information = loaded
     _refuse_incomplete(plan, information)
+    unexpected = sorted(map(str, information.get("unexpected_keys") or ()))
+    judge_unexpected(checkpoint.path.name, model, plan.files, unexpected, report)
     decoder = model.get_decoder()
     decoder.config._attn_implementation = ATTENTION_NAME
     settle_rotary(decoder, long_factor_border(checkpoint))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from fanlight_engine.errors import CheckpointError
+from fanlight_engine.errors import CheckpointError, ConfigError
 from fanlight_engine.lora import ServedLora, parse_lora, refuse_name_of_base
+from fanlight_engine.packages import require_package
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -79,6 +81,8 @@ class LoraFiles:
     lora: ServedLora
     path: Path
     settings: dict[str, Any]
+    numbers: int
+    """Of all its matrices together."""
 
     @property
     def weights_file(self) -> Path:
@@ -93,6 +97,8 @@ def read_lora_files(setting: str, base: str) -> tuple[LoraFiles, ...]:
     """
     refuse_name_of_base(setting, base)
     directories = parse_lora(setting).items()
+    if directories:
+        require_package("peft", f"lora={setting}", ConfigError)
     return tuple(_read(name, number, Path(path)) for number, (name, path) in enumerate(directories, start=1))
 
 
@@ -102,9 +108,9 @@ def _read(name: str, number: int, path: Path) -> LoraFiles:
     content = _config_of(path)
     _refuse_other_kinds(path, content)
     _refuse_what_is_not_applied(path, content)
-    _refuse_unusable_weights(path, _ranks(path, content))
+    shapes = _usable_shapes(path, _ranks(path, content))
     settings = {one: content[one] for one in (*_APPLIED, *_TARGETS) if content.get(one) is not None}
-    return LoraFiles(ServedLora(name, number, _digest(path)), path, settings)
+    return LoraFiles(ServedLora(name, number, _digest(path)), path, settings, sum(map(math.prod, shapes.values())))
 
 
 def _config_of(path: Path) -> dict[str, Any]:
@@ -159,7 +165,8 @@ def _ranks(path: Path, content: dict[str, Any]) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def _refuse_unusable_weights(path: Path, ranks: tuple[int, ...]) -> None:
+def _usable_shapes(path: Path, ranks: tuple[int, ...]) -> dict[str, list[int]]:
+    """The shapes of its matrices; refused where something else is among them."""
     file = path / WEIGHTS_FILE
     if not file.is_file():
         pickled = next(path.glob("*.bin"), None)
@@ -179,6 +186,7 @@ def _refuse_unusable_weights(path: Path, ranks: tuple[int, ...]) -> None:
             f"{path / CONFIG_FILE} names rank {max(ranks)}, the matrices in {WEIGHTS_FILE} have rank {largest} at "
             "most; both files must come from the same adapter"
         )
+    return shapes
 
 
 def _shapes(file: Path) -> Iterator[tuple[str, list[int]]]:

@@ -7,7 +7,7 @@ they are taken out again: what stays is the model as it was, and a pair of matri
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +19,12 @@ from transformers.utils import logging as transformers_logging
 
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.lora_files import CONFIG_FILE, LoraFiles
-from fanlight_engine.packages import require_package
+from fanlight_engine.model.quiet import without_notices
 
 _PEFT_NAME = "served"
 """What peft calls the one adapter that is in the model at a time; it takes no dots, which our names may have."""
+_ABOVE_LAYERS = frozenset({"model", "language_model", "text_model", ""})
+"""Parts of the names that decoders have had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,16 @@ class LowRank:
         return self.down.shape[1]
 
 
+def require_packages_of_adapter(files: LoraFiles) -> None:
+    """Raise CheckpointError where what reads adapters is not installed."""
+
+
 def read_low_rank(model: PreTrainedModel, files: LoraFiles) -> dict[str, LowRank]:
     """The adapter's matrices on the model's device, in its number type, by the path of the module in the model.
 
     Raises CheckpointError where the adapter does not fit the model, or adds to what is not served.
     """
-    require_package("peft", f"the LoRA adapter {files.lora.name}")
+    require_packages_of_adapter(files)
     try:
         with _quietly():
             report = _load(model, files)
@@ -62,9 +68,10 @@ def _load(model: PreTrainedModel, files: LoraFiles) -> Any:
     from peft import LoraConfig
 
     try:
+        config = LoraConfig(**_with_paths_of_today(model, files.settings))
         return model.load_adapter(
             adapter_name=_PEFT_NAME,
-            peft_config=LoraConfig(**files.settings),  # pyright: ignore[reportArgumentType] any configuration of peft's
+            peft_config=config,  # pyright: ignore[reportArgumentType] it takes peft's classes, too
             adapter_state_dict=load_file(files.weights_file, device=str(model.device)),
             ignore_mismatched_sizes=True,
         )
@@ -73,6 +80,26 @@ def _load(model: PreTrainedModel, files: LoraFiles) -> Any:
             f"lora {files.lora.name}: {files.path} cannot be added to {type(model).__name__}: {error}; adapter and "
             "checkpoint must belong together"
         ) from error
+
+
+def _with_paths_of_today(model: PreTrainedModel, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with modules of the decoder that are named by whole paths called as the model calls them now.
+
+    transformers knows how the names of weights changed over time, and peft looks for modules by name before that.
+    """
+    targets = settings.get("target_modules")
+    if not isinstance(targets, list):
+        return settings
+    modules = dict(model.named_modules())
+    (decoder,) = (path for path, module in modules.items() if module is model.get_decoder())
+    return {**settings, "target_modules": [_path_of_today(one, decoder, modules) for one in targets]}
+
+
+def _path_of_today(target: str, decoder: str, modules: Mapping[str, Any]) -> str:
+    above, layer, below = target.partition("layers.")
+    path = f"{decoder}.{layer}{below}"
+    is_old = layer and target not in modules and path in modules and _ABOVE_LAYERS.issuperset(above.split("."))
+    return path if is_old else target
 
 
 def _peft_layers(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
@@ -141,14 +168,12 @@ def _remove_peft_layers(model: PreTrainedModel) -> None:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """What they warn of is training and merging, which do not happen here, and what their report says anyway."""
-    verbosity, shows_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
+    shows_bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
+        with without_notices(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        transformers_logging.set_verbosity(verbosity)
         if shows_bars:
             transformers_logging.enable_progress_bar()

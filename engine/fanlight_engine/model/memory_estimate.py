@@ -5,6 +5,9 @@ Weights are counted from the model's own shapes, in the number type that they ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -13,13 +16,19 @@ from fanlight_engine.core.memory_use import MemoryUse, readable_bytes
 from fanlight_engine.errors import CheckpointError, ConfigError
 from fanlight_engine.model.kv_cache import KeyValueShape
 from fanlight_engine.model.loader import LoadingPlan
+from fanlight_engine.model.lora_files import LoraFiles
+
+_MOST_PER_STORED_BYTE = 32
+"""Weights of one bit that are loaded as float32."""
 
 
-def estimate_memory(plan: LoadingPlan, facts: CoreFacts, shape: KeyValueShape) -> MemoryUse:
-    """Bytes by part of the loaded model and of its caches."""
+def estimate_memory(
+    plan: LoadingPlan, facts: CoreFacts, shape: KeyValueShape, adapters: Sequence[LoraFiles] = ()
+) -> MemoryUse:
+    """Bytes by part of the loaded model with its adapters, and of its caches."""
     skeleton, dtype, quantization = plan.skeleton, plan.dtype, plan.quantization
     counted: set[int] = set()
-    embeddings = _bytes_of((skeleton.embeddings, skeleton.head), dtype, counted)
+    embeddings = _bytes_of((skeleton.embeddings, skeleton.head), dtype, counted) + _untied_bytes(plan)
     is_made_here = quantization is not None and quantization.made_here
     decoder = _bytes_of((skeleton.decoder,), dtype, counted, linears_in_int8=is_made_here)
     tower = _bytes_of((skeleton.model,), dtype, counted)
@@ -31,11 +40,28 @@ def estimate_memory(plan: LoadingPlan, facts: CoreFacts, shape: KeyValueShape) -
         vision_tower_bytes=tower,
         key_value_bytes=facts.pages * facts.page_size * shape.token_bytes,
         vision_cache_bytes=facts.vision_cache_bytes if tower else 0,
+        lora_bytes=sum(files.numbers for files in adapters) * dtype.itemsize,
     )
 
 
-def refuse_what_cannot_fit(name: str, use: MemoryUse, available: int | None, device: torch.device) -> None:
-    """Raise CheckpointError where the weights alone are too large, ConfigError where smaller caches would help."""
+def refuse_more_than_is_stored(plan: LoadingPlan, use: MemoryUse) -> None:
+    """Raise CheckpointError where config.json makes a model that its files are far too small for."""
+    stored = plan.files.stored_bytes
+    if use.weight_bytes > _MOST_PER_STORED_BYTE * stored:
+        name = plan.checkpoint.path.name
+        raise CheckpointError(
+            f"{name}/config.json makes a model of {readable_bytes(use.weight_bytes)}, its weights have "
+            f"{readable_bytes(stored)}; config.json and weights must come from the same checkpoint"
+        )
+
+
+def refuse_what_cannot_fit(
+    name: str, use: MemoryUse, available: int | None, device: torch.device, kv_pages: int = 0
+) -> None:
+    """Raise CheckpointError where the weights alone are too large, ConfigError where smaller caches would help.
+
+    `kv_pages` is the setting, 0 where the KV cache follows from kv_cache_bytes.
+    """
     if available is None or use.total_bytes <= available:
         return
     numbers = (
@@ -47,11 +73,21 @@ def refuse_what_cannot_fit(name: str, use: MemoryUse, available: int | None, dev
             f"{numbers}: its weights alone do not fit; try --dtype bfloat16 or --quantization int8, or serve a smaller "
             "checkpoint"
         )
-    caches = "kv_cache_bytes (or context_length, max_running_requests)"
+    caches = f"kv_pages ({kv_pages})" if kv_pages else "kv_cache_bytes (or context_length, max_running_requests)"
     if use.vision_cache_bytes:
         caches += " or vision_cache_bytes"
     left = readable_bytes(available - use.weight_bytes)
     raise ConfigError(f"{numbers}: its weights fit and leave {left} for caches; lower {caches}")
+
+
+def _untied_bytes(plan: LoadingPlan) -> int:
+    """The head's own weight, where config.json shares it with the embeddings and the files hold both: transformers
+    shares them only where they are equal, and has both in memory before it knows."""
+    head: Any = plan.skeleton.head
+    is_shared = head.weight is getattr(plan.skeleton.embeddings, "weight", None)
+    if not is_shared or not any(name.endswith("lm_head.weight") for name in plan.files.weights):
+        return 0
+    return head.weight.numel() * plan.dtype.itemsize
 
 
 def _bytes_of(

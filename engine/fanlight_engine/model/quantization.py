@@ -38,19 +38,9 @@ class Quantization:
     made_here: bool
 
 
-def stored_quantization(checkpoint: Checkpoint) -> str:
-    """The method that config.json says the weights are stored with; empty where they are plain numbers."""
-    stored: Any = getattr(checkpoint.config, "quantization_config", None)
-    if not stored:
-        return ""
-    values = stored if isinstance(stored, dict) else stored.to_dict()
-    method = values.get("quant_method") or ("bitsandbytes" if _says_bitsandbytes(values) else "unknown")
-    return str(getattr(method, "value", method))
-
-
 def choose_quantization(setting: str, checkpoint: Checkpoint, device: torch.device) -> Quantization | None:
     """What to do on `device`; None for plain weights. Raises StartupError with what to do instead."""
-    stored = stored_quantization(checkpoint)
+    stored = checkpoint.quantization
     if stored:
         return _of_checkpoint(setting, stored, checkpoint, device)
     if not setting:
@@ -89,7 +79,3 @@ def loading_arguments(quantization: Quantization | None, skeleton: Skeleton, dev
 
     kept = skeleton.linears_outside_decoder()
     return {"quantization_config": TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=kept)}
-
-
-def _says_bitsandbytes(values: dict[str, Any]) -> bool:
-    return bool(values.get("load_in_8bit") or values.get("load_in_4bit"))

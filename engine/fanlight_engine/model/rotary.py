@@ -23,6 +23,7 @@ from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.families import Positions
 from fanlight_engine.model.packing import LONG_FACTORS
+from fanlight_engine.model.rope_parameters import rope_parameters, rope_type
 
 _LONG = "longrope"
 _GROWING = "dynamic"
@@ -34,14 +35,14 @@ SERVED_TYPES = ("default", "linear", "llama3", "yarn", "proportional", _GROWING,
 def refuse_unservable_rotary(checkpoint: Checkpoint) -> None:
     """Raise CheckpointError for rotary types whose positions would be wrong, saying which are served."""
     file = f"{checkpoint.path.name}/config.json"
-    parameters = _parameters(checkpoint.config.get_text_config())
+    parameters = rope_parameters(checkpoint.config.get_text_config())
     for one in parameters:
-        if _type_of(one) not in SERVED_TYPES:
+        if rope_type(one) not in SERVED_TYPES:
             supported = ", ".join(SERVED_TYPES)
             raise CheckpointError(
-                f"{file} has rotary type {_type_of(one)!r}, which is not supported; supported: {supported}"
+                f"{file} has rotary type {rope_type(one)!r}, which is not supported; supported: {supported}"
             )
-    if not any(_type_of(one) == _LONG for one in parameters):
+    if not any(rope_type(one) == _LONG for one in parameters):
         return
     if len(parameters) > 1 or checkpoint.family.positions is Positions.MROPE:
         raise CheckpointError(
@@ -57,8 +58,8 @@ def refuse_unservable_rotary(checkpoint: Checkpoint) -> None:
 
 def long_factor_border(checkpoint: Checkpoint) -> int:
     """The tokens above which a sequence takes the long factors of LongRoPE; 0 for checkpoints with one set."""
-    for one in _parameters(checkpoint.config.get_text_config()):
-        if _type_of(one) == _LONG:
+    for one in rope_parameters(checkpoint.config.get_text_config()):
+        if rope_type(one) == _LONG:
             return int(one["original_max_position_embeddings"])
     return 0
 
@@ -102,13 +103,3 @@ def _settled_at(rotary: nn.Module, length: int) -> nn.Module:
     settled(torch.zeros(1, device=device), torch.tensor([[length - 1]], device=device))
     settled.rope_type = _SETTLED
     return settled
-
-
-def _parameters(text_config: Any) -> list[dict[str, Any]]:
-    """The rotary parameters, one set for all layers or one for each type of layer."""
-    parameters = getattr(text_config, "rope_parameters", None) or {}
-    return [one for one in parameters.values() if isinstance(one, dict)] or [parameters]
-
-
-def _type_of(parameters: dict[str, Any]) -> str:
-    return parameters.get("rope_type", _SETTLED)

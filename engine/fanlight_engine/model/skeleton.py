@@ -13,8 +13,10 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 from transformers.initialization import meta_device_safe_creation_ops, no_init_weights
 
-from fanlight_engine.errors import CheckpointError
+from fanlight_engine.errors import CheckpointError, in_one_line
 from fanlight_engine.model.checkpoint import Checkpoint
+
+_FIX = "take config.json from where the weights are from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,9 @@ def skeleton_of(checkpoint: Checkpoint) -> Skeleton:
             model = auto_class_of(checkpoint).from_config(checkpoint.config)
             model.tie_weights()  # which is skipped together with drawing weights
     except Exception as error:  # each model class has its own idea of what to raise
-        raise CheckpointError(f"{checkpoint.path.name}/config.json makes no model: {error}") from error
+        raise CheckpointError(
+            f"{checkpoint.path.name}/config.json makes no model: {in_one_line(error)}; {_FIX}"
+        ) from error
     decoder, head = model.get_decoder(), model.get_output_embeddings()
     if decoder is None or head is None:
         raise CheckpointError(f"{checkpoint.path.name} has no decoder with a language-model head")

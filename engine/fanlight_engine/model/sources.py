@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from fanlight_engine.errors import CheckpointError
@@ -102,8 +103,12 @@ def _only_gguf(directory: Path) -> Path:
 
 
 def _not_found(argument: str) -> str:
+    if argument.lower().endswith(_GGUF_SUFFIX):
+        return f"{argument} does not exist; give the path of a GGUF file"
     looks_like_a_hub_name = argument.count("/") == 1 and not argument.startswith((".", "/", "~"))
     hint = "; nothing is downloaded, so fetch it first and give its directory" if looks_like_a_hub_name else ""
+    for close in get_close_matches(argument.lower(), PACKAGED_MODELS, 1):
+        hint = f"; did you mean {close}?"
     return (
         f"{argument} is no directory, no GGUF file and no model that is known by name "
         f"({', '.join(sorted(PACKAGED_MODELS))}){hint}"

@@ -15,6 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
@@ -47,7 +48,7 @@ class _Described:
 
     config: dict[str, Any]
     values: dict[str, list[Any]]
-    """Everything that the configuration and those inside it say, by key."""
+    """Everything that the configuration and those inside it say, by key; what it leaves out as its class has it."""
     defaults: dict[str, Any] | None
     """None where transformers has no such model_type."""
 
@@ -58,8 +59,10 @@ class _Described:
 
 def why_unsupported(config: dict[str, Any]) -> str:
     """The reason, as half a sentence, why a checkpoint with this config.json is not served."""
-    described = _Described(config, _by_key(config), _defaults_of(config.get("model_type")))
+    defaults = _defaults_of(config.get("model_type"))
+    described = _Described(config, _by_key((defaults or {}) | config), defaults)
     return next(reason for applies, reason in _REASONS if applies(described)).format(
+        model_type=config.get("model_type"),
         architectures=", ".join(map(str, config.get("architectures") or ())),
         code=code_of_its_own(config),
         version=transformers.__version__,
@@ -82,6 +85,14 @@ def code_of_its_own(config: dict[str, Any]) -> str | None:
     return None
 
 
+def classes_without_text(config: dict[str, Any]) -> tuple[str, ...]:
+    """The classes that config.json names under architectures, where none of them generates text; empty where one does,
+    or none is named."""
+    named = config.get("architectures")
+    classes = tuple(map(str, named if isinstance(named, list | tuple) else () if named is None else (named,)))
+    return () if any(one.endswith(_GENERATING_ENDS) for one in classes) else classes
+
+
 def _by_key(config: dict[str, Any]) -> dict[str, list[Any]]:
     values: dict[str, list[Any]] = {}
     for key, value in _walk(config):
@@ -91,7 +102,7 @@ def _by_key(config: dict[str, Any]) -> dict[str, list[Any]]:
 
 def _walk(config: dict[str, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
-        yield key, value
+        yield str(key), value
         if isinstance(value, dict) and depth < 3 and key != "auto_map":
             yield from _walk(value, depth + 1)
 
@@ -141,8 +152,7 @@ def _has_recurrence(described: _Described) -> bool:
 
 
 def _does_not_generate(described: _Described) -> bool:
-    architectures = [str(one) for one in described.config.get("architectures") or ()]
-    return bool(architectures) and not any(one.endswith(_GENERATING_ENDS) for one in architectures)
+    return bool(classes_without_text(described.config))
 
 
 def _is_not_rotary(described: _Described) -> bool:
@@ -154,6 +164,19 @@ def _is_not_rotary(described: _Described) -> bool:
 
 def _keeps_compressed(described: _Described) -> bool:
     return described.says("kv_lora_rank")
+
+
+def _is_of_a_kind_that_does_not_generate(described: _Described) -> bool:
+    """Where no class is named: whether the model_type has none that generates, or is one that fills gaps."""
+    if described.defaults is None or described.config.get("architectures"):
+        return False
+    model_type = described.config["model_type"]
+    generates = (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+    return model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES or model_type not in generates
+
+
+def _names_no_type(described: _Described) -> bool:
+    return described.config.get("model_type") is None
 
 
 def _is_unknown(described: _Described) -> bool:
@@ -168,15 +191,28 @@ def _asks_for_code(described: _Described) -> bool:
     return code_of_its_own(described.config) is not None
 
 
+def _is_known_by_its_code_only(described: _Described) -> bool:
+    """Whether transformers has no such model: what its own class does cannot be told by the name."""
+    return _is_unknown(described) and _asks_for_code(described)
+
+
+_OWN_CODE = (
+    "it asks for code of its own ({code}), which is never run; look for a conversion to transformers' own classes, "
+    "whose name often ends in -hf"
+)
+
 _REASONS: tuple[tuple[Callable[[_Described], bool], str], ...] = (
     (_is_diffusion, "it is a diffusion model, which does not generate token after token"),
     (_has_sound, "it hears or makes sound; text, pictures and clips are served"),
     (_has_encoder, "its decoder attends to what an encoder made of the prompt (encoder-decoder, cross attention)"),
     (_has_recurrence, "some of its layers keep a state instead of keys and values (state-space, linear attention)"),
+    (_is_known_by_its_code_only, _OWN_CODE),
     (_does_not_generate, "{architectures} does not generate text"),
+    (_is_of_a_kind_that_does_not_generate, "models of type {model_type} do not generate text"),
     (_is_not_rotary, "its positions are not rotary (RoPE) but learned for each place, or of another kind (ALiBi)"),
     (_keeps_compressed, "its attention keeps compressed keys and values (multi-head latent attention)"),
-    (_asks_for_code, "it asks for code of its own ({code}), which is never run"),
+    (_asks_for_code, _OWN_CODE),
+    (_names_no_type, "it is not the configuration of one of transformers' models"),
     (_is_unknown, "transformers {version} has no such model_type"),
     (_is_anything, "that family has no row in the family table"),
 )

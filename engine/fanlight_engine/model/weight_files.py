@@ -23,8 +23,9 @@ _MOST_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """One tensor as it lies in a file."""
+    """One tensor as it lies in a file, and what it is called there."""
 
+    name: str
     file: Path
     shape: tuple[int, ...]
     stored_bytes: int
@@ -114,7 +115,7 @@ def _weights_in(file: Path) -> dict[str, StoredWeight]:
                 raise ValueError(f"its header would have {length} bytes")
             header: dict[str, Any] = json.loads(stream.read(length))
         header.pop("__metadata__", None)
-        weights = {name: _stored_weight(file, entry) for name, entry in header.items()}
+        weights = {name: _stored_weight(name, file, entry) for name, entry in header.items()}
         end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
     except OSError as error:
         raise CheckpointError(f"{shown} cannot be read: {error.strerror}") from error
@@ -126,9 +127,9 @@ def _weights_in(file: Path) -> dict[str, StoredWeight]:
     return weights
 
 
-def _stored_weight(file: Path, entry: dict[str, Any]) -> StoredWeight:
+def _stored_weight(name: str, file: Path, entry: dict[str, Any]) -> StoredWeight:
     shape = tuple(int(one) for one in entry["shape"])
     begin, end = entry["data_offsets"]
     if not 0 <= begin <= end or math.prod(shape) < 0:
         raise ValueError(f"a weight lies from {begin} to {end}")
-    return StoredWeight(file, shape, end - begin)
+    return StoredWeight(name, file, shape, end - begin)

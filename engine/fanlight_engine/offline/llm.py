@@ -1,8 +1,9 @@
 """LLM: the engine in this process for ordinary code, without a server and without asyncio.
 
     with LLM("path/to/checkpoint") as llm:
-        answers = llm.generate(["What is it?", "Hello"], media=[{"image": "cat.jpg"}, None])
-        for piece in llm.stream("Hello"):
+        short = SamplingOptions(max_new_tokens=256)
+        answers = llm.generate(["What is it?", "Hello"], short, media=[{"image": "cat.jpg"}, None])
+        for piece in llm.stream("Hello", short):
             print(piece, end="")
 
 An AsyncLLM on an event loop of its own, in a thread; methods may be called from several threads.
@@ -11,6 +12,7 @@ An AsyncLLM on an event loop of its own, in a thread; methods may be called from
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ from fanlight_engine.offline.async_llm import AsyncLLM
 from fanlight_engine.request import OutputOptions, SamplingOptions
 
 Result = TypeVar("Result")
+_CLOSED = "this LLM was closed; make a new one"
 
 
 class LLM:
@@ -87,7 +90,7 @@ class LLM:
         media: Any = None,
         *,
         output: OutputOptions | None = None,
-        model: str = "",
+        model: str | Sequence[str] = "",
         return_errors: bool = False,
     ) -> list[Any]:
         """A list with the Completion of each prompt, in order, also for a single prompt; see AsyncLLM.generate."""
@@ -149,13 +152,19 @@ class LLM:
         """Run the job on the loop; interrupted (Ctrl-C), it is cancelled there, and with it its requests."""
         if self._loop.is_closed():
             job.close()
-            raise EngineStoppedError("this LLM was closed; make a new one")
+            raise EngineStoppedError(_CLOSED)
         if threading.current_thread() is self._thread:
             job.close()
             raise RuntimeError("called on its own event loop, which it would block; use AsyncLLM in asynchronous code")
-        future = asyncio.run_coroutine_threadsafe(job, self._loop)
+        try:
+            future = asyncio.run_coroutine_threadsafe(job, self._loop)
+        except RuntimeError as error:  # closed by another thread just now
+            job.close()
+            raise EngineStoppedError(_CLOSED) from error
         try:
             return future.result()
+        except concurrent.futures.CancelledError as error:  # nobody cancels but `close`
+            raise EngineStoppedError(_CLOSED) from error
         except BaseException:
             future.cancel()
             raise

@@ -1,7 +1,8 @@
 """`fanlight config --show [MODEL]`: what a checkpoint is, and what a server of it would run with.
 
 Reads the checkpoint's small files and loads nothing, so it takes as long as transformers takes to be imported; only a
-GGUF that was never served before is converted first. What is decided while loading is not known here.
+GGUF that was never served before is converted first. What is decided while loading is not known here; what would keep a
+server from starting is told as far as small files, adapters and installed packages show it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ def _report(arguments: argparse.Namespace) -> ConfigReport:
     server, resolved = resolve_all(flags)
     checkpoint = checkpoint_of(server, resolved.config)
     from fanlight_engine.model.description import describe
+    from fanlight_engine.preflight import refuse_what_would_not_start
 
     _, resolved = resolve_all(flags, checkpoint=checkpoint)
+    refuse_what_would_not_start(resolved.config, checkpoint)
     return ConfigReport(describe(checkpoint), resolved.settings)
 
 

@@ -19,7 +19,9 @@ from fanlight_engine.settings import DEFAULT, shown
 from fanlight_server.server_config import ServerConfig
 
 POSITIONAL = "model"
-"""The one setting that is typed without a flag."""
+"""The one setting that may be typed without its flag."""
+_DECIDED_WHERE_ZERO = ("admin_port", "context_length", "kv_pages", "torch_threads")
+"""Settings whose default, 0, says that they are decided elsewhere; the others' means something."""
 _PREFIX = "setting_"
 _PRECEDENCE = "Precedence: flag, environment (FANLIGHT_PAGE_SIZE=32), file (page_size = 32), checkpoint, default."
 
@@ -27,7 +29,9 @@ _PRECEDENCE = "Precedence: flag, environment (FANLIGHT_PAGE_SIZE=32), file (page
 def add_setting_flags(parser: argparse.ArgumentParser) -> None:
     """One flag per field: --page-size for page_size; --prefix-cache and --no-prefix-cache for a truth value."""
     about_model = _helps(ServerConfig)[POSITIONAL]
-    parser.add_argument(_PREFIX + POSITIONAL, nargs="?", metavar="MODEL", default=argparse.SUPPRESS, help=about_model)
+    common: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": "MODEL", "action": _Once}
+    parser.add_argument(_PREFIX + POSITIONAL, nargs="?", help=about_model, **common)
+    parser.add_argument("--" + POSITIONAL, dest=_PREFIX + POSITIONAL, help="The same, as a flag.", **common)
     _add_group(parser, "server settings", ServerConfig)
     _add_group(parser, "engine settings", EngineConfig)
 
@@ -47,6 +51,16 @@ def _add_group(parser: argparse.ArgumentParser, title: str, declaration: type) -
             group.add_argument(flag, action=_Joined, **field.metadata, **common)
         else:
             group.add_argument(flag, metavar="N" if field.type in ("int", "float") else "VALUE", **common)
+
+
+class _Once(argparse.Action):
+    """What may be typed in two ways, and means one thing."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        typed = getattr(namespace, self.dest, values)
+        if typed != values:
+            parser.error(f"{self.metavar} is given as {typed} and as {values}: leave one of them out")
+        setattr(namespace, self.dest, values)
 
 
 class _Joined(argparse.Action):
@@ -82,8 +96,17 @@ def settings_table(settings: Iterable[Setting]) -> str:
 
 
 def _source(setting: Setting) -> str:
-    overridden = ", ".join(f"{source} {shown(value)}" for source, value in setting.overrode)
+    overridden = ", ".join(
+        f"{source} {shown(value)}"
+        for source, value in setting.overrode
+        if not _is_left_open(setting.name, source, value)
+    )
     return f"{setting.source} (over {overridden})" if overridden else setting.source
+
+
+def _is_left_open(name: str, source: str, value: Any) -> bool:
+    """Whether it is a default that decides nothing, so that winning over it is not worth a word."""
+    return source == DEFAULT and (value == "" or (value == 0 and name in _DECIDED_WHERE_ZERO))
 
 
 def _helps(declaration: type) -> dict[str, str]:

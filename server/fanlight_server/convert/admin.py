@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from fanlight.v1 import admin_pb2, media_pb2
-from fanlight_engine.settings import CHECKPOINT, DEFAULT, ENVIRONMENT, FILE, FLAG, MEMORY, Setting
+from fanlight_engine.settings import CHECKPOINT, DEFAULT, DEVICE, ENVIRONMENT, FILE, FLAG, MEMORY, Setting
 from fanlight_server.config_report import ConfigReport
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ _SOURCES = {
     CHECKPOINT: admin_pb2.SETTING_SOURCE_CHECKPOINT,
     DEFAULT: admin_pb2.SETTING_SOURCE_DEFAULT,
     MEMORY: admin_pb2.SETTING_SOURCE_MEMORY,
+    DEVICE: admin_pb2.SETTING_SOURCE_DEVICE,
 }
 _MODALITIES = {
     "text": media_pb2.MODALITY_TEXT,

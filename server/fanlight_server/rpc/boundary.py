@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -25,6 +25,8 @@ from fanlight_server.status import ErrorReason, Refusal, ServiceError, StreamLos
 
 WORK_PREFIX = "/fanlight."
 """Methods that a drain waits for; the others (health, reflection) may stay open for ever."""
+
+_SECONDS_TO_HEAR_A_CALLER_OUT = 0.2
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -114,7 +116,10 @@ async def _refuse(context: Context, call: Call, refusal: Refusal) -> NoReturn:
     await context.abort(refusal.code, status_text_of(refusal), trailers_of(refusal, call.request_id))
 
 
-async def _refuse_unknown_method(_requests: Any, _context: Context) -> NoReturn:
+async def _refuse_unknown_method(requests: Any, _context: Context) -> NoReturn:
+    """A caller still writing when its status comes may read INTERNAL instead, so it is heard out for a moment."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(anext(aiter(requests), None), _SECONDS_TO_HEAR_A_CALLER_OUT)
     raise ServiceError(
         ErrorReason.UNSUPPORTED, "this server has no such method; check its name, and whether the server is older"
     )

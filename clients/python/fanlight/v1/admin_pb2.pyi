@@ -16,6 +16,7 @@ class SettingSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SETTING_SOURCE_CHECKPOINT: _ClassVar[SettingSource]
     SETTING_SOURCE_DEFAULT: _ClassVar[SettingSource]
     SETTING_SOURCE_MEMORY: _ClassVar[SettingSource]
+    SETTING_SOURCE_DEVICE: _ClassVar[SettingSource]
 SETTING_SOURCE_UNSPECIFIED: SettingSource
 SETTING_SOURCE_FLAG: SettingSource
 SETTING_SOURCE_ENVIRONMENT: SettingSource
@@ -23,6 +24,7 @@ SETTING_SOURCE_FILE: SettingSource
 SETTING_SOURCE_CHECKPOINT: SettingSource
 SETTING_SOURCE_DEFAULT: SettingSource
 SETTING_SOURCE_MEMORY: SettingSource
+SETTING_SOURCE_DEVICE: SettingSource
 
 class GetConfigRequest(_message.Message):
     __slots__ = ()

@@ -20,6 +20,7 @@ from fanlight_engine.model.families import families_of, served_model_types
 from fanlight_engine.model.gguf.cache import ConvertedCheckpoints, default_cache_directory
 from fanlight_engine.model.gguf.header import GgufHeader, read_header
 from fanlight_engine.model.loading_progress import Report, bars_of, reported
+from fanlight_engine.model.quiet import without_notices
 from fanlight_engine.packages import require_package
 
 FORMAT_VERSION = 1
@@ -47,6 +48,7 @@ def converted_checkpoint(file: Path, name: str, cache_directory: str | Path, rep
         return found
     header = read_header(file)
     _refuse_parts(header)
+    _refuse_without_weights(header)
     require_package("gguf", f"reading {file.name}")
     require_package("accelerate", f"reading {file.name}")
     _refuse_cut_off(header)
@@ -81,6 +83,13 @@ def _refuse_parts(header: GgufHeader) -> None:
         raise CheckpointError(
             f"{header.file} does not say {', '.join(f'{header.architecture}.{key}' for key in missing)}; it is no text "
             "model, or was written by a program that is too old; convert it again"
+        )
+
+
+def _refuse_without_weights(header: GgufHeader) -> None:
+    if not header.tensors:
+        raise CheckpointError(
+            f"{header.file} holds no weights, as files of a vocabulary alone do; give the file with the model in it"
         )
 
 
@@ -132,7 +141,10 @@ def _number_type(header: GgufHeader, report: Report) -> str:
 
 def _convert(header: GgufHeader, directory: Path, number_type: str, report: Report) -> None:
     report(f"reading configuration and tokenizer of {header.file.name}")
+    from fanlight_engine.model.gguf.completeness import refuse_incomplete
+
     config = _read_config(header)
+    refuse_incomplete(header, config)
     _save_tokenizer(header, directory, report)
     model = _read_model(header, config, number_type, report)
     model.generation_config.eos_token_id = _end_ids(header, config)
@@ -206,7 +218,7 @@ def _read_model(header: GgufHeader, config: Any, number_type: str, report: Repor
 
     what = f"reading {header.file.name}"
     try:
-        with reported(report, what), _dequantising_reported(report, what):
+        with reported(report, what), _dequantising_reported(report, what), without_notices():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 header.file.parent,
                 config=config,

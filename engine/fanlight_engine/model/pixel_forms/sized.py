@@ -24,10 +24,20 @@ def encode_sized(batch: TowerBatch) -> Sequence[torch.Tensor]:
     features: list[torch.Tensor] = []
     for run in _runs([one[0, 0].numel() for one in pixels]):
         most = [max(one.shape[axis] for one in pixels[run]) for axis in (2, 3)]
-        filled = [_filled(one, *most) for one in pixels[run]]
-        arguments = {pixels_name: batch.on_device(filled), sizes_name: batch.on_device(sizes[run])}
-        features.extend(batch.model.model.get_image_features(**arguments).pooler_output)
+        filled, shown = [_filled(one, *most) for one in pixels[run]], sizes[run]
+        pictures = len(filled)
+        if pictures == 1 and _takes_one_row(batch, shown[0]):
+            filled, shown = filled * 2, shown * 2
+        arguments = {pixels_name: batch.on_device(filled), sizes_name: batch.on_device(shown)}
+        features.extend(batch.model.model.get_image_features(**arguments).pooler_output[:pictures])
     return features
+
+
+def _takes_one_row(batch: TowerBatch, size: torch.Tensor) -> bool:
+    """Whether a picture of this [1, (height, width)] is a single embedding. Some models drop the axis of rows where all
+    that they were shown is one row; such a picture goes in beside itself."""
+    cell = int(batch.config.vision_config.patch_size) * int(getattr(batch.config, "spatial_merge_size", 1))
+    return bool((size // cell).prod() == 1)
 
 
 def _runs(areas: Sequence[int]) -> Iterator[slice]:

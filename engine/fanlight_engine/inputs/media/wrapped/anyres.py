@@ -24,6 +24,11 @@ class AnyresForm(Form):
         """Those of the first picture: what else the processor was shown only tells it that this is not the only one."""
         return {name: outputs[name][:1] for name in self.half.names}
 
+    @property
+    def cuts_pictures(self) -> bool:
+        """Always."""
+        return True
+
     def decision(self, size: tuple[int, int], outputs: Outputs) -> MediaDecision:
         """With the layout of the tiles."""
         tiles, side = outputs["pixel_values"].shape[1], outputs["pixel_values"].shape[-1]

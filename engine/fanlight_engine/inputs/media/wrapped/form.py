@@ -78,9 +78,24 @@ class Half:
         """What messages call a medium."""
         return "picture" if self.is_for_pictures else "clip"
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the whole processor calls this half with.
+
+        Some of that are defaults of the class of the whole. They give way to what the checkpoint says of its half,
+        where the class of the half leaves it open (Gemma 3's pan and scan): a checkpoint that says so means it.
+        """
+        merged = self.processor._merge_kwargs(
+            tokenizer_init_kwargs=self.processor.tokenizer.init_kwargs, return_tensors="pt"
+        )
+        arguments = merged["images_kwargs" if self.is_for_pictures else "videos_kwargs"]
+        own, of_class = self.pixel_processor, type(self.pixel_processor)
+        said = {name: getattr(own, name) for name in arguments if getattr(of_class, name, ...) is None}
+        return {**arguments, **{name: value for name, value in said.items() if value is not None}}
+
 
 class Form(ABC):
-    """See the module. What is not overridden is right for forms that see every picture at one size."""
+    """See the module. What is not overridden is right for forms that choose the size of every picture themselves."""
 
     described: str
     """What the tower takes of a medium, in words."""
@@ -92,9 +107,17 @@ class Form(ABC):
         self.half = half
         self.replacement_of = replacement_of
 
+    @property
+    def cuts_pictures(self) -> bool:
+        """Whether the processor makes tiles of a picture, as many as its rule has for the picture's size."""
+        return False
+
     def size_arguments(self, options: PixelOptions, size: tuple[int, int], frames: int) -> dict[str, Any]:
         """Arguments for the processor, for a picture or frames of this (width, height). Raises MediaError."""
-        refuse_pixel_options(options, "this model sees every picture at one size")
+        noun = "picture" if self.half.is_for_pictures else "frame"
+        is_cut = self.half.is_for_pictures and self.cuts_pictures
+        what = "cuts a picture into tiles by itself, by its size" if is_cut else f"sees every {noun} at one size"
+        refuse_pixel_options(options, f"this model {what}")
         return {}
 
     def tensors(self, outputs: Outputs) -> dict[str, torch.Tensor]:

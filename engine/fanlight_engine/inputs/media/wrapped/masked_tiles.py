@@ -22,6 +22,11 @@ class MaskedTilesForm(Form):
 
     described = "tiles and a mask of their padding, with tags that say where each is"
 
+    @property
+    def cuts_pictures(self) -> bool:
+        """Unless the checkpoint turns it off."""
+        return bool(self.half.arguments.get("do_image_splitting", self.half.pixel_processor.do_image_splitting))
+
     def decision(self, size: tuple[int, int], outputs: Outputs) -> MediaDecision:
         """With the layout of the tiles, and a grid over them that their tags can be told from."""
         height, width = outputs["pixel_values"].shape[-2:]

@@ -64,7 +64,7 @@ class WrappedProcessor:
         self._tokens = media_tokens(checkpoint, processor, guarded)
         self._halves = {one: Half(config, checkpoint, processor, one) for one in self._tokens}
         self._forms = {one: self._form_of(half) for one, half in self._halves.items()}
-        self._arguments = {one: _arguments_of(half) for one, half in self._halves.items()}
+        self._arguments = {one: half.arguments for one, half in self._halves.items()}
         self._rows_stand_alone = {
             one: guarded.stands_alone(tokens.row, in_place_of=tokens.placeholder)
             for one, tokens in self._tokens.items()
@@ -137,11 +137,12 @@ class WrappedProcessor:
             decision = replace(decision, frames=len(clip.frames), frame_times=clip.times)
             processed = self._processed(form, outputs, text, decision)
         except FOREIGN_ERRORS as error:
-            fewest = self._frames_per_step
+            fewest, frames = self._frames_per_step, len(clip.frames)
+            shown = f"{frames} frames" if frames > 1 else "a single frame"
             raise MediaError(
                 Reason.VIDEO_UNREADABLE,
-                f"the checkpoint's video processor refuses {len(clip.frames)} frames of {width} x {height} pixels; "
-                + ("show other frames or scale them" if len(clip.frames) >= fewest else f"show at least {fewest}"),
+                f"the checkpoint's video processor refuses {shown} of {width} x {height} pixels; "
+                + ("show other frames or scale them" if frames >= fewest else f"show at least {fewest} frames"),
             ) from error
         self._refuse_too_many_rows(processed, options, Modality.VIDEO)
         return replace(processed, seconds_per_grid=self._frames_per_step * seconds_per_frame)
@@ -245,21 +246,6 @@ class WrappedProcessor:
             refuse_too_many_rows(processed.replacement.rows, options)
         except MediaError as error:
             raise _about_options(error, modality) from error
-
-
-def _arguments_of(half: Half) -> dict[str, Any]:
-    """What the whole processor calls this half with.
-
-    Some of that are defaults of the class of the whole. They give way to what the checkpoint says of its half, where
-    the class of the half leaves it open (Gemma 3's pan and scan): a checkpoint that says so means it.
-    """
-    merged = half.processor._merge_kwargs(
-        tokenizer_init_kwargs=half.processor.tokenizer.init_kwargs, return_tensors="pt"
-    )
-    arguments = merged["images_kwargs" if half.is_for_pictures else "videos_kwargs"]
-    own, of_class = half.pixel_processor, type(half.pixel_processor)
-    said = {name: getattr(own, name) for name in arguments if getattr(of_class, name, ...) is None}
-    return {**arguments, **{name: value for name, value in said.items() if value is not None}}
 
 
 def _about_options(error: MediaError, modality: Modality) -> MediaError:

@@ -5,19 +5,25 @@ Processors scale such pictures down to a longest edge, never up, and round to wh
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from transformers.image_utils import ChannelDimension
 from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size
 
 from fanlight_engine.inputs.media.pixel_bounds import PixelBounds, bounds_for, fitting_bounds
 from fanlight_engine.inputs.media.processing import MediaDecision
 from fanlight_engine.inputs.media.tensors import checked_floats, refuse_shape
-from fanlight_engine.inputs.media.wrapped.form import Form, Outputs, Shown, mismatch, tensor_error
+from fanlight_engine.inputs.media.wrapped.form import Form, Half, Outputs, ReplacementOf, Shown, mismatch, tensor_error
 from fanlight_engine.request import PixelOptions, Tiles
 from fanlight_engine.tensor_data import TensorData
+
+_GUESSES_CHANNELS = "The channel dimension is ambiguous"
+"""What transformers says of pictures 1 or 3 pixels wide: their processors measure pixels without saying which axis has
+the channels. The guess is the first one, where they are."""
 
 
 class SizedForm(Form):
@@ -25,6 +31,10 @@ class SizedForm(Form):
 
     described = "a picture at its own size"
     taken = "it as one tile"
+
+    def __init__(self, half: Half, replacement_of: ReplacementOf) -> None:
+        super().__init__(half, replacement_of)
+        logging.getLogger("transformers.image_utils").addFilter(_is_no_guess_of_channels)
 
     def size_arguments(self, options: PixelOptions, size: tuple[int, int], frames: int) -> dict[str, Any]:
         """The longest edge with which the picture has no more pixels than were asked for."""
@@ -101,7 +111,7 @@ class SizedForm(Form):
         """Pixels that the processor makes of a picture of this (width, height); 0 where a side would vanish."""
         width, height = size
         picture = np.broadcast_to(np.uint8(0), (height, width, 3))
-        return int(np.prod(get_resize_output_image_size(picture, edge, self._cell)))
+        return int(np.prod(get_resize_output_image_size(picture, edge, self._cell, ChannelDimension.LAST)))
 
     def _edge_within(self, size: tuple[int, int], edge: int, high: int) -> int:
         """The greatest edge that leaves no more than `high` pixels, or the least with which both sides are left."""
@@ -110,3 +120,8 @@ class SizedForm(Form):
             middle = (least + most + 1) // 2
             least, most = (middle, most) if self._area(size, middle) <= high else (least, middle - 1)
         return least
+
+
+def _is_no_guess_of_channels(record: logging.LogRecord) -> bool:
+    """Whether a line of transformers' log is to be written."""
+    return not record.getMessage().startswith(_GUESSES_CHANNELS)

@@ -22,6 +22,8 @@ from fanlight_engine.inputs.media.wrapped.form import (
 )
 from fanlight_engine.request import Tiles
 
+_SWITCHES = ("crop_to_patches", "do_pan_and_scan")
+
 
 class TilesForm(Form):
     """See the module."""
@@ -33,6 +35,11 @@ class TilesForm(Form):
         """Frames of a clip become tiles of one medium."""
         (name,) = self.half.names
         return {name: outputs[name] if self.half.is_for_pictures else outputs["pixel_values_videos"].flatten(0, 1)}
+
+    @property
+    def cuts_pictures(self) -> bool:
+        """By the switches that image processors of this form have for it."""
+        return any(self.half.arguments.get(name) for name in _SWITCHES)
 
     def decision(self, size: tuple[int, int], outputs: Outputs) -> MediaDecision:
         """With the layout of the tiles, where there are several."""

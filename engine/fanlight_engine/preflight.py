@@ -1,0 +1,25 @@
+"""What can be told of a start before anything is loaded: of device and adapters, and of packages that are missing.
+
+Whoever loads judges all of this again, and more. Weights, memory, chat template and processor are not looked at.
+"""
+
+from __future__ import annotations
+
+from fanlight_engine.config import EngineConfig
+from fanlight_engine.core.build import attention_backend
+from fanlight_engine.inputs.loading import require_packages_of
+from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.model.loader import resolve_device
+from fanlight_engine.model.lora_files import read_lora_files
+from fanlight_engine.model.lora_weights import require_packages_of_adapter
+from fanlight_engine.model.quantization import choose_quantization
+
+
+def refuse_what_would_not_start(config: EngineConfig, checkpoint: Checkpoint) -> None:
+    """Raises ConfigError and CheckpointError in the words of a start."""
+    attention_backend(config.attention)
+    device = resolve_device(config.device)
+    for files in read_lora_files(config.lora, checkpoint.name):
+        require_packages_of_adapter(files)
+    choose_quantization(config.quantization, checkpoint, device)
+    require_packages_of(checkpoint)
