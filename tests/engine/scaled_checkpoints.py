@@ -64,7 +64,7 @@ def make_llava_next_granite(directory: Path) -> Path:
     """What Granite Vision is published as: a LLaVA-NeXT with features of several layers of a SigLIP, and a Granite."""
     tokenizer = llava_tokenizer()
     layouts: Any = TILE_LAYOUTS
-    scales = {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.1}
+    scales: Any = {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.1}
     config = LlavaNextConfig(
         text_config=GraniteConfig(**_of_decoder(tokenizer), **scales, logits_scaling=4.0),
         vision_config=_siglip(size=56, patch=14),
@@ -92,7 +92,7 @@ def make_aya_vision(directory: Path) -> Path:
     """An Aya Vision: numbered tiles with the whole picture last, four patches to a row, and a Cohere 2."""
     tokenizer: Any = qwen_tokenizer()
     tokenizer.add_tokens([AddedToken(tag, special=True, normalized=False) for tag in AYA_TAGS])
-    windows = {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"]}
+    windows: Any = {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"]}
     config = AyaVisionConfig(
         text_config=Cohere2Config(**_of_decoder(tokenizer), **windows, logit_scale=0.25),
         vision_config=_siglip(size=32, patch=8),

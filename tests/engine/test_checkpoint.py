@@ -232,6 +232,19 @@ def test_what_generate_would_do_and_the_engine_does_not_is_told(edited: Edit, ll
     assert llama.unapplied_settings == ()
 
 
+def test_settings_of_generate_are_told_where_they_change_tokens(edited: Edit) -> None:
+    asked = {
+        "min_new_tokens": 5,
+        "guidance_scale": 1.5,
+        "stop_strings": ["."],
+        "renormalize_logits": True,
+        "top_h": 0.4,
+    }
+    neutral = {"min_length": 0, "penalty_alpha": 0.0, "exponential_decay_length_penalty": None}
+    told = read_checkpoint(edited("generation_config.json", **asked, **neutral)).unapplied_settings
+    assert sorted(told) == sorted(f"{name}={value}" for name, value in asked.items())
+
+
 def test_a_tower_that_the_family_does_not_know_is_refused(llava_path: Path, tmp_path: Path) -> None:
     directory = Path(shutil.copytree(llava_path, tmp_path / "llava"))
     content = json.loads((directory / "config.json").read_text())

@@ -43,6 +43,6 @@ def _row(hostile: Hostile, command: str, outcome: Outcome, folder: str) -> Figur
     wrong = outcome.mismatches(hostile.told)
     told = outcome.message.replace(f"{folder}/", "")
     return judged(
-        4, f"{hostile.name} ({command})", f"exit code {outcome.exit_code}", f"{EXIT_CHECKPOINT}, file, fix, no traceback",
+        4, f"{hostile.name} ({command})", f"exit code {outcome.exit_code}", f"{EXIT_CHECKPOINT}, file and fix",
         not wrong, "; ".join([told, *wrong]),
     )  # fmt: skip
