@@ -29,11 +29,11 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.report import Comparison, Runs, machine_facts, machine_line, write_json, write_svg
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.build import build_engine
 from fanlight_engine.core.engine import Engine
 from fanlight_engine.core.messages import AddRequest, SamplingParams
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 
 USED_BAR, LOADED_BAR = 0.75, 0.95
 ROUNDS = 7

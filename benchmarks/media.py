@@ -31,6 +31,7 @@ from PIL import Image
 from transformers import AutoProcessor, CLIPVisionConfig, LlamaConfig, LlavaNextConfig, LlavaNextImageProcessor
 
 from benchmarks.report import Comparison, Runs, machine_facts, machine_line, write_json, write_svg
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
 from fanlight_engine.inputs.media import images
@@ -39,7 +40,6 @@ from fanlight_engine.inputs.media.native.pixel_statistics import find_pixel_stat
 from fanlight_engine.inputs.media.native.processor import NativeProcessor
 from fanlight_engine.inputs.media.processing import MediaProcessor
 from fanlight_engine.inputs.media.wrapped import WrappedProcessor
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.request import PixelOptions
 
 NATIVE_BAR, WRAPPED_BAR = 1.0, 0.95

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fanlight_engine.checkpoints.families import Bidirectional
 from fanlight_engine.core.memory_use import MemoryUse
 from fanlight_engine.core.messages import AddRequest, Encoded, EncodeRequest, FromCore, Rejected
 from fanlight_engine.errors import (
@@ -22,7 +23,6 @@ from fanlight_engine.errors import (
     Reason,
 )
 from fanlight_engine.lora import ServedLora
-from fanlight_engine.model.families import Bidirectional
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.client import CoreFacts, CoreStatistics, error_of
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.build import Report, build_engine
@@ -32,7 +33,6 @@ from fanlight_engine.core.messages import (
     encode,
 )
 from fanlight_engine.errors import EngineStoppedError
-from fanlight_engine.model.checkpoint import Checkpoint
 
 _log = logging.getLogger(__name__)
 _TERMINAL = (Completed, Rejected, Encoded)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.client import EngineClient
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import EMBEDDINGS, EncodeRequest, FromCore
@@ -30,7 +31,6 @@ from fanlight_engine.inputs.media.sources.store import MediaStore
 from fanlight_engine.inputs.media.tensors import embeddings_by_name
 from fanlight_engine.inputs.preparation import Preparation, PreparedRequest
 from fanlight_engine.inputs.workers import Workers
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.outputs.answer import Answer, end_before_submission
 from fanlight_engine.outputs.assembly import OutputAssembler
 from fanlight_engine.outputs.detokenizer import Detokenizers

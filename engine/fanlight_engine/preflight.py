@@ -5,14 +5,14 @@ Whoever loads judges all of this again, and more. Weights, memory, chat template
 
 from __future__ import annotations
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.build import attention_backend
 from fanlight_engine.inputs.loading import require_packages_of
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.loader import resolve_device
-from fanlight_engine.model.lora_files import read_lora_files
-from fanlight_engine.model.lora_weights import require_packages_of_adapter
-from fanlight_engine.model.quantization import choose_quantization
+from fanlight_engine.model.loading.loader import resolve_device
+from fanlight_engine.model.loading.quantization import choose_quantization
+from fanlight_engine.model.lora.files import read_lora_files
+from fanlight_engine.model.lora.weights import require_packages_of_adapter
 
 
 def refuse_what_would_not_start(config: EngineConfig, checkpoint: Checkpoint) -> None:

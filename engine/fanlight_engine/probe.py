@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from PIL import Image
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.client import EngineClient
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import EMBEDDINGS, EncodeRequest
@@ -31,7 +32,6 @@ from fanlight_engine.errors import (
 from fanlight_engine.events import Event
 from fanlight_engine.inputs.media.preprocessing import PreparedMedium
 from fanlight_engine.inputs.preparation import Preparation
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import (
     Frames,
     Generation,
@@ -157,8 +157,8 @@ class MediaProbe:
         path = self.checkpoint.path
         files = [name for name in _FILES if (path / name).is_file()] or [_FILES[0]]
         return CheckpointError(
-            f"{' and '.join(files)} of {path.name} do not fit its config.json: {what}; take these files and the "
-            "weights from one checkpoint"
+            f"{' and '.join(f'{path.name}/{name}' for name in files)} and its config.json do not fit together: {what}; "
+            "take these files and the weights from one checkpoint"
         )
 
 

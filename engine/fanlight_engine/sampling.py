@@ -11,10 +11,10 @@ import math
 import secrets
 from typing import TypeVar
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import SamplingParams
 from fanlight_engine.errors import InvalidRequestError, Reason
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import SamplingOptions
 
 GREEDY_BELOW = 1e-5

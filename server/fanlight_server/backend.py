@@ -13,10 +13,10 @@ from fanlight_engine.events import Event
 from fanlight_engine.request import FinishReason, Generation, ImagePart, Message, Modality, TextPart
 
 if TYPE_CHECKING:
+    from fanlight_engine.checkpoints.checkpoint import Checkpoint
     from fanlight_engine.client import EngineClient
     from fanlight_engine.dry_run import EncodedMedia, TextToken, TokenCount
     from fanlight_engine.inputs.media.sources.store import MediaStore
-    from fanlight_engine.model.checkpoint import Checkpoint
 
 
 class Transcript(Protocol):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from fanlight_engine.settings import CHECKPOINT, DEVICE, MEMORY, Setting
 
 if TYPE_CHECKING:
+    from fanlight_engine.checkpoints.description import CheckpointDescription
     from fanlight_engine.client import CoreFacts
-    from fanlight_engine.model.description import CheckpointDescription
 
 SCHEMA_VERSION = 1
 """Counts up whenever what `as_json` gives changes in a way that a reader could trip over."""

@@ -17,7 +17,7 @@ from fanlight_server.addresses import is_loopback
 from fanlight_server.default_model import own_settings
 
 if TYPE_CHECKING:
-    from fanlight_engine.model.checkpoint import Checkpoint
+    from fanlight_engine.checkpoints.checkpoint import Checkpoint
 
 DEFAULT_PORT = 50051
 _RANGES = (("port", 0, 65_535), ("admin_port", 0, 65_535), ("drain_seconds", 0.0, 86_400.0))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fanlight.v1 import generation_pb2, media_pb2
-from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 
 INVALID = "TENSOR_INVALID"
 MISMATCH = "EMBEDDINGS_MISMATCH"

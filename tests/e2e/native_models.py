@@ -19,6 +19,7 @@ from PIL import Image
 
 import fanlight
 from fanlight.v1 import media_pb2
+from fanlight_engine.checkpoints.families import PixelForm
 from fanlight_engine.inputs.media.native.anyres import anyres_layout
 from fanlight_engine.inputs.media.native.dynamic_resolution import PatchBudget, image_grid, video_grid
 from fanlight_engine.inputs.media.native.image_processing_config import (
@@ -30,7 +31,6 @@ from fanlight_engine.inputs.media.native.pixel_statistics import find_pixel_stat
 from fanlight_engine.inputs.media.native.pixels import Normalizer, padded, resized
 from fanlight_engine.inputs.media.native.sampling import frame_indices
 from fanlight_engine.inputs.media.native.tiling import TilingRule, tile_layout
-from fanlight_engine.model.families import PixelForm
 from tests.e2e.comparison import Compared, compared_answers
 from tests.e2e.doors import DOORS, Part, saying
 from tests.e2e.made_models import model_path

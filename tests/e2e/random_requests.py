@@ -16,8 +16,8 @@ from PIL import Image
 
 import fanlight
 from fanlight.v1 import generation_pb2, media_pb2, model_pb2
+from fanlight_engine.checkpoints.families import PixelForm
 from fanlight_engine.inputs.media.native.image_processing_config import find_image_processing_config
-from fanlight_engine.model.families import PixelForm
 from fanlight_engine.request import Modality
 from tests.e2e.pictures import encoded
 from tests.e2e.serving import Served

@@ -21,6 +21,7 @@ import grpc.aio
 
 from fanlight import AsyncClient
 from fanlight.channel import channel_options
+from fanlight_engine.checkpoints.checkpoint import read_checkpoint
 from fanlight_engine.client import CoreStatistics
 from fanlight_engine.client_in_process import InProcessClient
 from fanlight_engine.config import EngineConfig
@@ -28,7 +29,6 @@ from fanlight_engine.core.build import build_engine
 from fanlight_engine.core.engine import Engine
 from fanlight_engine.front import Front
 from fanlight_engine.inputs.media.sources.fetch import UrlFetcher
-from fanlight_engine.model.checkpoint import read_checkpoint
 from fanlight_server.default_model import default_model_path
 from fanlight_server.server import FanlightServer, ServerSettings
 

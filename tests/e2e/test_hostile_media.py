@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanlight_engine.model.checkpoint import read_checkpoint
+from fanlight_engine.checkpoints.checkpoint import read_checkpoint
 from fanlight_server.default_model import default_model_path
 from tests.e2e.bad_media import BadMedia, bad_media
 from tests.e2e.bad_tensors import TowerFacts

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from fanlight_engine.checkpoints.families import Bidirectional
 from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.messages import EMBEDDINGS, AddRequest, MaskRun, MediaInput, SamplingParams
 from fanlight_engine.core.sequence import Sequence
 from fanlight_engine.core.spans import spans_of
-from fanlight_engine.model.families import Bidirectional
 from fanlight_engine.request import Modality
 from fanlight_engine.tensor_data import TensorData, tensor_data_of
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.client import CoreStatistics
 from fanlight_engine.config import EngineConfig
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from tests.engine.answers import MakeDriver
 from tests.engine.checkpoints import make_llama, make_llava, make_qwen2_5_vl
 from tests.engine.driver import Driver

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.build import build_engine
 from fanlight_engine.core.engine import Engine
@@ -26,7 +27,6 @@ from fanlight_engine.core.messages import (
     encode,
 )
 from fanlight_engine.core.scheduler import Plan
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.runner import Runner, SampledToken
 from tests.engine.reference import NEAR_TIE, Case
 

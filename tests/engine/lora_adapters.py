@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-from fanlight_engine.model.checkpoint import read_checkpoint
+from fanlight_engine.checkpoints.checkpoint import read_checkpoint
 from tests.engine.reference import Reference
 
 EVERY_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import MediaInput
 from fanlight_engine.inputs.media.native.image_processing_config import (
@@ -18,8 +19,7 @@ from fanlight_engine.inputs.media.native.image_processing_config import (
 from fanlight_engine.inputs.media.native.pixel_statistics import find_pixel_statistics
 from fanlight_engine.inputs.media.native.processor import NativeProcessor
 from fanlight_engine.inputs.media.processing import Clip, ClipFacts, MediaError, ProcessedMedia
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.loader import load_model
+from fanlight_engine.model.loading.loader import load_model
 from fanlight_engine.model.vision_tower import VisionTower
 from fanlight_engine.request import Modality, Patches, PatchLayout, PixelOptions, Tiles
 from fanlight_engine.tensor_data import tensor_data_of

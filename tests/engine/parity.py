@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fanlight_engine.checkpoints.families import Bidirectional
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.spans import spans_of
-from fanlight_engine.model.families import Bidirectional
 from tests.engine import (
     added_checkpoints,
     further_text_checkpoints,

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from fanlight_engine.checkpoints.families import PixelForm
 from fanlight_engine.core.messages import MaskRun, MediaInput
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
-from fanlight_engine.model.families import PixelForm
 from fanlight_engine.request import Modality
 from fanlight_engine.tensor_data import tensor_data_of
 from tests.engine.random_prompts import (

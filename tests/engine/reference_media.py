@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from transformers.video_utils import VideoMetadata
 
-from fanlight_engine.model.families import Family
+from fanlight_engine.checkpoints.families import Family
 from tests.engine.random_prompts import Film, Medium
 
 

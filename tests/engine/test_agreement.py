@@ -10,14 +10,14 @@ import pytest
 import torch
 from transformers import GraniteConfig
 
+from fanlight_engine.checkpoints.checkpoint import read_checkpoint
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.adapter import ModelAdapter
-from fanlight_engine.model.agreement import check_agreement
 from fanlight_engine.model.attention.interface import ATTENTION_NAME
 from fanlight_engine.model.attention.reference import ReferenceAttention
-from fanlight_engine.model.checkpoint import read_checkpoint
 from fanlight_engine.model.head import Head
-from fanlight_engine.model.loader import load_model
+from fanlight_engine.model.loading.agreement import check_agreement
+from fanlight_engine.model.loading.loader import load_model
 from tests.engine import text_checkpoints
 from tests.engine.checkpoints import make_llama, make_llava, make_qwen2_5_vl
 

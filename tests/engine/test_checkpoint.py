@@ -15,12 +15,12 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from fanlight_engine.checkpoints.description import describe
+from fanlight_engine.checkpoints.families import PixelForm, Positions
 from fanlight_engine.config import CheckpointTraits, resolve
 from fanlight_engine.errors import CheckpointError, ConfigError
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
-from fanlight_engine.model.description import describe
-from fanlight_engine.model.families import PixelForm, Positions
-from fanlight_engine.model.loader import load_model, resolve_dtype
+from fanlight_engine.model.loading.loader import load_model, resolve_dtype
 from tests.engine.parity import MODELS
 
 Edit = Callable[..., Path]

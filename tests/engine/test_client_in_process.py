@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.client import CoreFacts, CoreStatistics, error_of
 from fanlight_engine.client_in_process import InProcessClient, InProcessStream
 from fanlight_engine.config import EngineConfig
@@ -37,7 +38,6 @@ from fanlight_engine.errors import (
     Reason,
     StartupError,
 )
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import FinishReason
 from tests.engine.builders import llava_picture, picture, request, words
 from tests.engine.driver import Driver

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.core.messages import EMBEDDINGS, Encoded, EncodeRequest, MediaInput, Rejected
 from fanlight_engine.errors import Reason
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import Modality
 from fanlight_engine.tensor_data import TensorData, array_of
 from tests.engine.answers import MakeDriver, answer, assert_rejected, prefill_of

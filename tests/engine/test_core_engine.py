@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.core.messages import (
     Admitted,
     Completed,
@@ -21,7 +22,6 @@ from fanlight_engine.core.messages import (
 )
 from fanlight_engine.core.scheduler import Plan
 from fanlight_engine.errors import Reason
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.runner import SampledToken
 from fanlight_engine.request import FinishReason
 from tests.engine.answers import MakeDriver, answer, assert_rejected, end_of

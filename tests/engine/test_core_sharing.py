@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from tests.engine.answers import MakeDriver, answer, prefill_of
 from tests.engine.builders import llava_picture, qwen_picture, request, words
 

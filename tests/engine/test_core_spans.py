@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.build import build_engine
 from fanlight_engine.core.messages import AddRequest, MediaInput
 from fanlight_engine.errors import CheckpointError, ConfigError, Reason
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from tests.engine.answers import MakeDriver, assert_rejected, prefill_of
 from tests.engine.builders import Part, digest_of, picture, request, words
 from tests.engine.driver import Driver

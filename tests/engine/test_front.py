@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from fanlight_engine import errors
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import AddRequest, Admitted, FromCore, Generated, Progressed, Rejected
 from fanlight_engine.errors import EngineError, OverloadedError, Reason, RequestError
 from fanlight_engine.events import Accepted, Delta, Event, Finished, Progress, Usage
 from fanlight_engine.front import Front
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import (
     AudioPart,
     Conversation,

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.core.messages import EMBEDDINGS
 from fanlight_engine.errors import InvalidRequestError, OverloadedError, Reason, RequestError, UnknownMediaError
 from fanlight_engine.events import EncoderUse, MediaUsage, Usage
 from fanlight_engine.inputs.media.sources.safetensors_file import read_all, write_embeddings
 from fanlight_engine.inputs.media.tensors import embeddings_by_name
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import (
     Conversation,
     Embeddings,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.families import Bidirectional
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.errors import InvalidRequestError, Reason
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.families import Bidirectional
 from fanlight_engine.request import Generation, ImagePart, RawPrompt, TextPart
 from tests.engine.conversations import png
 from tests.engine.scripted_client import saying

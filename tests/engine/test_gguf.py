@@ -18,16 +18,16 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Phi3Config
 
+from fanlight_engine.checkpoints.checkpoint import read_checkpoint
+from fanlight_engine.checkpoints.gguf import conversion
+from fanlight_engine.checkpoints.gguf.cache import ConvertedCheckpoints, default_cache_directory
+from fanlight_engine.checkpoints.gguf.header import GgufHeader, read_header
+from fanlight_engine.checkpoints.gguf.sizes import restore_sizes
+from fanlight_engine.checkpoints.sources import ModelSource, resolve_model
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.build import build_engine
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model import available_memory
-from fanlight_engine.model.checkpoint import read_checkpoint
-from fanlight_engine.model.gguf import conversion
-from fanlight_engine.model.gguf.cache import ConvertedCheckpoints, default_cache_directory
-from fanlight_engine.model.gguf.header import GgufHeader, read_header
-from fanlight_engine.model.gguf.sizes import restore_sizes
-from fanlight_engine.model.sources import ModelSource, resolve_model
+from fanlight_engine.model.loading import available_memory
 from tests.engine.checkpoints import QWEN_TEMPLATE, corpus
 from tests.engine.driver import Driver, compare, request_for
 from tests.engine.gguf_files import write_gguf

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fanlight_engine.checkpoints.checkpoint import read_checkpoint
+from fanlight_engine.checkpoints.gguf import completeness, conversion
+from fanlight_engine.checkpoints.sources import resolve_model
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.checkpoint import read_checkpoint
-from fanlight_engine.model.gguf import completeness, conversion
-from fanlight_engine.model.sources import resolve_model
 from tests.engine.gguf_files import write_gguf
 
 

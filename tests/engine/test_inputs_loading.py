@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from fanlight_engine import packages
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.inputs.loading import load_inputs
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.request import Modality
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.core.messages import EMBEDDINGS, Encoded, EncodeRequest
 from fanlight_engine.core.scheduler import Chunk
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.injection import ImageInjector
 from fanlight_engine.model.layer_features import add_without_mask
-from fanlight_engine.model.loader import load_model
+from fanlight_engine.model.loading.loader import load_model
 from fanlight_engine.model.tensors import data_of, tensor_of
 from fanlight_engine.model.vision_cache import VisionCache
 from fanlight_engine.model.vision_tower import VisionTower

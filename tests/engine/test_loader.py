@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.errors import CheckpointError, ConfigError
 from fanlight_engine.model.attention.interface import ATTENTION_NAME
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
-from fanlight_engine.model.loader import load_model, resolve_device, resolve_dtype
+from fanlight_engine.model.loading.loader import load_model, resolve_device, resolve_dtype
 
 CPU = torch.device("cpu")
 Copy = Callable[[Path], Path]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers.utils import logging as transformers_logging
 
-from fanlight_engine.model import loading_progress
-from fanlight_engine.model.checkpoint import read_checkpoint
-from fanlight_engine.model.loader import load_planned, plan_loading
-from fanlight_engine.model.loading_progress import reported
+from fanlight_engine.checkpoints.checkpoint import read_checkpoint
+from fanlight_engine.model.loading import progress as loading_progress
+from fanlight_engine.model.loading.loader import load_planned, plan_loading
+from fanlight_engine.model.loading.progress import reported
 
 
 class Clock:

@@ -18,16 +18,16 @@ from safetensors.torch import load_file, save_file
 from torchao.quantization import Int8WeightOnlyConfig
 from transformers import LlamaForCausalLM, TorchAoConfig
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import AddRequest, Rejected, SamplingParams
 from fanlight_engine.core.scheduler import Plan
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.model.graphs import Bucket, DecodeStep
-from fanlight_engine.model.loader import load_model
-from fanlight_engine.model.lora import add_loras
-from fanlight_engine.model.lora_files import CONFIG_FILE, WEIGHTS_FILE, read_lora_files
-from fanlight_engine.model.lora_weights import read_low_rank
+from fanlight_engine.model.loading.loader import load_model
+from fanlight_engine.model.lora.files import CONFIG_FILE, WEIGHTS_FILE, read_lora_files
+from fanlight_engine.model.lora.rows import add_loras
+from fanlight_engine.model.lora.weights import read_low_rank
 from fanlight_engine.model.runner import SampledToken
 from tests.engine.driver import Driver, compare, request_for
 from tests.engine.lora_adapters import EVERY_LINEAR, LoraReference, decoder_modules, make_lora

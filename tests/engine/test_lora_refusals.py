@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import CheckpointTraits, EngineConfig, resolve
 from fanlight_engine.core.build import build_engine
 from fanlight_engine.errors import CheckpointError, ConfigError
 from fanlight_engine.lora import parse_lora
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.lora_files import CONFIG_FILE, WEIGHTS_FILE, read_lora_files
+from fanlight_engine.model.lora.files import CONFIG_FILE, WEIGHTS_FILE, read_lora_files
 from tests.engine.lora_adapters import decoder_modules, make_lora
 
 Spoil = Callable[[Path], None]

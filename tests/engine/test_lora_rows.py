@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fanlight_engine.model.lora import AdaptedLinear, Layout, LoraRows
-from fanlight_engine.model.lora_weights import LowRank
+from fanlight_engine.model.lora.rows import AdaptedLinear, Layout, LoraRows
+from fanlight_engine.model.lora.weights import LowRank
 
 IN, OUT = 6, 5
 NONE, RED, BLUE = 0, 1, 2

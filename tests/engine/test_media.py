@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from transformers import AutoProcessor
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import InvalidRequestError, Reason
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
@@ -22,7 +23,6 @@ from fanlight_engine.inputs.media.preprocessing import MediaPreprocessor
 from fanlight_engine.inputs.media.wrapped import WrappedProcessor
 from fanlight_engine.inputs.validation import MediaItem
 from fanlight_engine.inputs.workers import Workers
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import ImagePart, MediaPart
 from tests.engine.conversations import encoded, png, until
 

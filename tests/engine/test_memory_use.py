@@ -12,17 +12,17 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core import build
 from fanlight_engine.core.build import build_engine
 from fanlight_engine.core.memory_use import MemoryUse, readable_bytes
 from fanlight_engine.errors import CheckpointError, ConfigError
-from fanlight_engine.model import available_memory
-from fanlight_engine.model.available_memory import available_bytes
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
-from fanlight_engine.model.loader import load_model
-from fanlight_engine.model.lora import AdaptedLinear
-from fanlight_engine.model.memory_estimate import refuse_what_cannot_fit
+from fanlight_engine.model.loading import available_memory
+from fanlight_engine.model.loading.available_memory import available_bytes
+from fanlight_engine.model.loading.loader import load_model
+from fanlight_engine.model.loading.memory_estimate import refuse_what_cannot_fit
+from fanlight_engine.model.lora.rows import AdaptedLinear
 from tests.engine.lora_adapters import make_lora
 
 CPU = torch.device("cpu")

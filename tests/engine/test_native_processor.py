@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 from transformers import Qwen2VLImageProcessor
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.errors import CheckpointError, Reason
 from fanlight_engine.inputs.media.native.image_processing_config import image_processing_config_from
 from fanlight_engine.inputs.media.native.patches import row_major_patches
 from fanlight_engine.inputs.media.native.pixel_statistics import find_pixel_statistics
 from fanlight_engine.inputs.media.native.pixels import Normalizer, resized
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.request import Detail, FrameOptions, Modality, Patches, PatchLayout, PixelOptions
 from fanlight_engine.tensor_data import array_of, tensor_data_of
 from tests.engine.native_checkpoints import (

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from transformers import LlavaNextImageProcessor
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.errors import Reason
 from fanlight_engine.inputs.media.native.image_processing_config import image_processing_config_from
 from fanlight_engine.inputs.media.native.pixel_statistics import find_pixel_statistics
 from fanlight_engine.inputs.media.native.pixels import Normalizer, resized
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.request import Detail, Modality, PixelOptions, Tiles
 from fanlight_engine.tensor_data import TensorData, array_of
 from tests.engine.native_checkpoints import (

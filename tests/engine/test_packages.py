@@ -12,10 +12,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.sources import resolve_model
 from fanlight_engine.errors import CheckpointError, ConfigError
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.quantization import choose_quantization
-from fanlight_engine.model.sources import resolve_model
+from fanlight_engine.model.loading.quantization import choose_quantization
 from fanlight_engine.packages import OPTIONAL_PACKAGES, is_installed, require_package
 from tests.engine.gguf_files import write_gguf
 

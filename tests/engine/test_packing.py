@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
+from fanlight_engine.checkpoints.families import Bidirectional
 from fanlight_engine.core.block_pool import DUMMY_PAGE
 from fanlight_engine.core.scheduler import Chunk
 from fanlight_engine.core.sequence import Sequence
 from fanlight_engine.model.attention.interface import Segment
-from fanlight_engine.model.families import Bidirectional
 from fanlight_engine.model.packing import LONG_FACTORS, PackedStep, PromptPositions, pack
 from tests.engine.builders import picture, sequence, words
 

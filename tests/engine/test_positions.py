@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from fanlight_engine.checkpoints.families import families_of
 from fanlight_engine.core.image_mask import ImageMask, MaskMismatchError
 from fanlight_engine.core.messages import MaskRun, MediaInput
 from fanlight_engine.model.adapter import ModelAdapter
-from fanlight_engine.model.families import families_of
 from fanlight_engine.model.positions import rope_arguments, token_types
 from tests.engine.builders import Part, picture, qwen_clip, qwen_picture, sequence, words
 from tests.engine.reference import Case, Reference

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanlight_engine.checkpoints.families import Bidirectional
 from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.messages import AddRequest, MaskRun, MediaInput, SamplingParams
 from fanlight_engine.core.sequence import Sequence
 from fanlight_engine.core.spans import spans_of
-from fanlight_engine.model.families import Bidirectional
 from tests.engine.builders import Part, picture, sequence, words
 from tests.engine.test_prefix_cache import PAGE, shared_pages
 

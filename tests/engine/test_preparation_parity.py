@@ -14,11 +14,11 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from fanlight_engine.checkpoints.families import PixelForm
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import AddRequest
 from fanlight_engine.dry_run import TokenCount
 from fanlight_engine.front import Front
-from fanlight_engine.model.families import PixelForm
 from fanlight_engine.request import (
     Conversation,
     FrameOptions,

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from fanlight_engine import AsyncLLM, probe
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.client import CoreStatistics
 from fanlight_engine.client_in_process import InProcessClient
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core import build
 from fanlight_engine.errors import CheckpointError, ConfigError
 from fanlight_engine.front import Front
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.model.pixel_forms import sized
 
 Spoil = Callable[[dict[str, Any]], None]
@@ -115,7 +115,7 @@ async def test_positions_that_the_tower_has_no_rows_for_are_told_with_both_count
     """The processor believes in patches of half the size: four times as many."""
     with caplog.at_level(logging.INFO, "fanlight_engine"):
         told = await misfit(spoilt("processor_config.json", lambda config: config.update(patch_size=7)))
-    for part in ("processor_config.json of llava", "config.json", "160 x 60 pixels", " 64 positions", "(16, 64)"):
+    for part in ("llava/processor_config.json", "config.json", "160 x 60 pixels", " 64 positions", "(16, 64)"):
         assert part in told
     assert "from one checkpoint" in told
     assert not [record for record in caplog.records if record.exc_info]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from transformers import AutoProcessor, AutoTokenizer
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.errors import InvalidRequestError, MissingTemplateError, Reason
 from fanlight_engine.inputs.expansion import Replacement, replacement_from
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
 from fanlight_engine.inputs.media.wrapped import media_marks
 from fanlight_engine.inputs.media.wrapped.media_tokens import media_tokens
 from fanlight_engine.inputs.prompt import PromptRenderer, RenderedPrompt
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import (
     Conversation,
     ImagePart,

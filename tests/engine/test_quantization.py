@@ -12,12 +12,12 @@ import torch
 from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, TorchAoConfig
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.build import build_engine
 from fanlight_engine.errors import CheckpointError, ConfigError
-from fanlight_engine.model import loader
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
-from fanlight_engine.model.loader import load_planned, plan_loading
+from fanlight_engine.model.loading import loader
+from fanlight_engine.model.loading.loader import load_planned, plan_loading
 from tests.engine.driver import Driver, compare, request_for
 from tests.engine.reference import Reference
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers.video_utils import VideoMetadata
 
-from fanlight_engine.model.families import served_model_types
+from fanlight_engine.checkpoints.families import served_model_types
 from tests.engine import clips
 from tests.engine.parity import MODELS
 from tests.engine.random_prompts import film_of_file, random_prompt

@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import AddRequest, Completed, SamplingParams
 from fanlight_engine.errors import CheckpointError, ConfigError
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.model.packing import LONG_FACTORS
 from fanlight_engine.model.rotary import (
     LongRopeByToken,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from fanlight_engine import sampling
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import SamplingParams
 from fanlight_engine.errors import InvalidRequestError, Reason
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import SamplingOptions
 
 

@@ -8,13 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from fanlight_engine.checkpoints.families import Bidirectional
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.messages import AddRequest, MaskRun, MediaInput, SamplingParams
 from fanlight_engine.core.scheduler import Chunk, Plan
 from fanlight_engine.core.sequence import Sequence
 from fanlight_engine.core.spans import refusal_of_spans, spans_of
-from fanlight_engine.model.families import Bidirectional
 from tests.engine.builders import Part, data, embedded, picture, sequence, words
 from tests.engine.test_scheduler import Core, RandomTraffic, chunks
 

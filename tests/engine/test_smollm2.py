@@ -12,10 +12,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from fanlight_engine.checkpoints.sources import ModelSource, resolve_model
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import AddRequest, SamplingParams
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
-from fanlight_engine.model.sources import ModelSource, resolve_model
 from tests.engine.driver import Driver
 
 pytestmark = pytest.mark.real_model

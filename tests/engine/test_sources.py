@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fanlight_engine.checkpoints import sources
+from fanlight_engine.checkpoints.sources import ModelSource, resolve_model
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model import sources
-from fanlight_engine.model.sources import ModelSource, resolve_model
 from tests.engine.gguf_files import write_gguf
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanlight_engine.checkpoints.families import Bidirectional
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.messages import MaskRun
 from fanlight_engine.core.spans import NO_SPANS, Span, Spans, refusal_of_spans, spans_of
 from fanlight_engine.errors import Reason
-from fanlight_engine.model.families import Bidirectional
 from tests.engine.builders import Part, picture, sequence, words
 
 

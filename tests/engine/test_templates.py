@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.errors import CheckpointError, InvalidRequestError, Reason
 from fanlight_engine.inputs.templates import renderer as rendering
 from fanlight_engine.inputs.templates.files import file_of_template
 from fanlight_engine.inputs.templates.renderer import Fault, TemplateProblem, TemplateRenderer, TextTooLongError
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import Conversation, ImagePart, Message, RawPrompt, Role, TextPart, VideoPart
 from tests.engine.test_prompt import CONTEXT, Prompts, ask, refusal, renderer_of
 

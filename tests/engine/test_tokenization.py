@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.errors import InvalidRequestError, Reason
 from fanlight_engine.inputs import tokenization
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.outputs.detokenizer import Detokenizers
 from tests.engine.conversations import TEXTS
 

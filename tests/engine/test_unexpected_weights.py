@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fanlight_engine.checkpoints.checkpoint import read_checkpoint
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.checkpoint import read_checkpoint
-from fanlight_engine.model.loader import load_planned, plan_loading
+from fanlight_engine.model.loading.loader import load_planned, plan_loading
 
 CPU = torch.device("cpu")
 WIDTH = 64

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from fanlight_engine.checkpoints.checkpoint import read_checkpoint
+from fanlight_engine.checkpoints.families import served_model_types
+from fanlight_engine.checkpoints.unsupported import code_of_its_own, why_unsupported
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.checkpoint import read_checkpoint
-from fanlight_engine.model.families import served_model_types
-from fanlight_engine.model.unsupported import code_of_its_own, why_unsupported
 
 Config = dict[str, Any]
 

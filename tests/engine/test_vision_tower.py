@@ -14,10 +14,10 @@ import pytest
 import torch
 from PIL import Image
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.core.image_mask import MaskMismatchError
 from fanlight_engine.core.messages import MediaInput
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
-from fanlight_engine.model.loader import load_model
+from fanlight_engine.model.loading.loader import load_model
 from fanlight_engine.model.pixel_forms import sized
 from fanlight_engine.model.tensors import data_of, tensor_of
 from fanlight_engine.model.vision_tower import VisionTower

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from fanlight_engine.checkpoints.checkpoint import read_checkpoint
+from fanlight_engine.checkpoints.weight_files import find_weight_files
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.checkpoint import read_checkpoint
-from fanlight_engine.model.loader import load_model
-from fanlight_engine.model.weight_files import find_weight_files
+from fanlight_engine.model.loading.loader import load_model
 
 INDEX = "model.safetensors.index.json"
 CPU = torch.device("cpu")

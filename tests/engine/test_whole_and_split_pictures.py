@@ -13,7 +13,7 @@ import torch
 
 from fanlight_engine.core.image_mask import MaskMismatchError
 from fanlight_engine.core.messages import MediaInput
-from fanlight_engine.model.loader import load_model
+from fanlight_engine.model.loading.loader import load_model
 from fanlight_engine.model.tensors import data_of, tensor_of
 from fanlight_engine.model.vision_tower import VisionTower
 from tests.engine.random_prompts import random_film, random_picture

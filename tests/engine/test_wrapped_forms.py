@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 from transformers import AutoProcessor
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import Reason
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
 from fanlight_engine.inputs.media.processing import Clip, ClipFacts, MediaDecision, MediaError
 from fanlight_engine.inputs.media.wrapped import WrappedProcessor, media_marks
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import Detail, FrameOptions, Modality, Patches, PixelOptions, Tiles
 from fanlight_engine.tensor_data import array_of, tensor_data_of
 

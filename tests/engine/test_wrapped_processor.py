@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 from transformers import AutoProcessor
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import Reason
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
 from fanlight_engine.inputs.media.processing import Clip, ClipFacts, MediaError
 from fanlight_engine.inputs.media.wrapped import WrappedProcessor
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import Detail, FrameOptions, Modality, Patches, PatchLayout, PixelOptions, Tiles
 from fanlight_engine.tensor_data import TensorData, array_of, tensor_data_of
 

@@ -15,8 +15,8 @@ import pytest_asyncio
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from fanlight.v1 import admin_pb2, admin_pb2_grpc
+from fanlight_engine.checkpoints.description import CheckpointDescription
 from fanlight_engine.core.memory_use import MemoryUse
-from fanlight_engine.model.description import CheckpointDescription
 from fanlight_engine.settings import Setting
 from fanlight_server.admin_server import SERVICE, AdminServer
 from fanlight_server.config_report import ConfigReport

@@ -19,7 +19,7 @@ FAMILY = "vipllava"
 """The model_type of the family that was added."""
 MOST_LINES = 60
 ENGINE = REPOSITORY / "engine/fanlight_engine"
-TABLE = ENGINE / "model/families.py"
+TABLE = ENGINE / "checkpoints/families.py"
 CHECKPOINTS = REPOSITORY / "tests/engine/added_checkpoints.py"
 MATRIX = REPOSITORY / "tests/engine/parity.py"
 

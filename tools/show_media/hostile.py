@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from fanlight_engine.model.checkpoint import read_checkpoint
+from fanlight_engine.checkpoints.checkpoint import read_checkpoint
 from fanlight_server.default_model import default_model_path
 from tests.e2e.bad_media import bad_media
 from tests.e2e.bad_tensors import TowerFacts

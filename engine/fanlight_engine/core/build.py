@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.block_pool import BlockPool
@@ -17,16 +18,19 @@ from fanlight_engine.core.engine import Engine
 from fanlight_engine.core.memory_use import readable_bytes
 from fanlight_engine.errors import ConfigError
 from fanlight_engine.model.adapter import ModelAdapter
-from fanlight_engine.model.agreement import check_agreement
 from fanlight_engine.model.attention.interface import AttentionBackend
 from fanlight_engine.model.attention.reference import ReferenceAttention
-from fanlight_engine.model.available_memory import available_bytes
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.kv_cache import KeyValueShape, PagedKeyValueCache
-from fanlight_engine.model.loader import LoadingPlan, load_planned, plan_loading, resolve_device, resolve_dtype
-from fanlight_engine.model.lora import add_loras
-from fanlight_engine.model.lora_files import LoraFiles, read_lora_files
-from fanlight_engine.model.memory_estimate import estimate_memory, refuse_more_than_is_stored, refuse_what_cannot_fit
+from fanlight_engine.model.loading.agreement import check_agreement
+from fanlight_engine.model.loading.available_memory import available_bytes
+from fanlight_engine.model.loading.loader import LoadingPlan, load_planned, plan_loading, resolve_device, resolve_dtype
+from fanlight_engine.model.loading.memory_estimate import (
+    estimate_memory,
+    refuse_more_than_is_stored,
+    refuse_what_cannot_fit,
+)
+from fanlight_engine.model.lora.files import LoraFiles, read_lora_files
+from fanlight_engine.model.lora.rows import add_loras
 from fanlight_engine.model.rotary import long_factor_border
 from fanlight_engine.model.runner import Runner, RunnerLimits
 from fanlight_engine.model.vision_cache import VisionCache

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from fanlight_engine.checkpoints.families import Bidirectional
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.messages import MediaInput
 from fanlight_engine.errors import Reason
-from fanlight_engine.model.families import Bidirectional
 
 
 class Span(NamedTuple):

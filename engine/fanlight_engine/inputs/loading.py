@@ -12,6 +12,7 @@ from typing import Any
 
 from transformers import AutoProcessor, AutoTokenizer
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import CheckpointError, in_one_line
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
@@ -20,7 +21,6 @@ from fanlight_engine.inputs.media.native.pixel_statistics import find_pixel_stat
 from fanlight_engine.inputs.media.native.processor import NativeProcessor
 from fanlight_engine.inputs.media.processing import MediaProcessor
 from fanlight_engine.inputs.media.wrapped import WrappedProcessor, media_marks
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.packages import require_package
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from tokenizers import Tokenizer
 
 from fanlight_engine import sampling
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.families import Bidirectional, Positions
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.image_mask import ImageMask
@@ -31,8 +33,6 @@ from fanlight_engine.inputs.prompt import PromptRenderer
 from fanlight_engine.inputs.validation import MediaItem, check_media_items, items_of_messages, media_items
 from fanlight_engine.inputs.workers import Workers
 from fanlight_engine.lora import served_names
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.families import Bidirectional, Positions
 from fanlight_engine.request import (
     Conversation,
     Generation,

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerBase
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.errors import CheckpointError, InvalidRequestError, Reason
 from fanlight_engine.inputs.chat_template import ChatTemplate
 from fanlight_engine.inputs.expansion import ExpandedPrompt, Replacement, expand, rows_of_expanded
 from fanlight_engine.inputs.guarded_tokenizer import SPLICE, GuardedTokenizer
 from fanlight_engine.inputs.templates.renderer import Fault, TemplateProblem
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import (
     AudioPart,
     Conversation,

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import InvalidRequestError, Reason, UnsupportedRequestError
 from fanlight_engine.inputs.media.processing import MediaError
 from fanlight_engine.inputs.media.video.sampling import validate_sampling, validate_sampling_of_frames
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import (
     AudioPart,
     Conversation,

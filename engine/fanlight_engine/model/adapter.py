@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.families import Positions
 from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.messages import MediaInput
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.attention.interface import PagedBatch
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.families import Positions
 from fanlight_engine.model.head import Head
 from fanlight_engine.model.kv_cache import KeyValueShape
 from fanlight_engine.model.layer_features import add_without_mask, decoder_arguments
-from fanlight_engine.model.lora import LoraRows
+from fanlight_engine.model.lora.rows import LoraRows
 from fanlight_engine.model.positions import rope_arguments, rope_positions
 from fanlight_engine.model.vision_tower import VisionTower
 

@@ -13,9 +13,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from fanlight_engine.checkpoints.families import Family
 from fanlight_engine.core.image_mask import ImageMask, MaskMismatchError, Piece
 from fanlight_engine.core.messages import MediaInput
-from fanlight_engine.model.families import Family
 from fanlight_engine.request import Modality
 
 _TOKEN_TYPES = {Modality.IMAGE: 1, Modality.VIDEO: 2}

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.families import Positions
+from fanlight_engine.checkpoints.rope_parameters import rope_parameters, rope_type
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.families import Positions
 from fanlight_engine.model.packing import LONG_FACTORS
-from fanlight_engine.model.rope_parameters import rope_parameters, rope_type
 
 _LONG = "longrope"
 _GROWING = "dynamic"

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.families import PixelForm
 from fanlight_engine.core.image_mask import MaskMismatchError
 from fanlight_engine.core.messages import EMBEDDINGS, MediaInput
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.families import PixelForm
 from fanlight_engine.model.pixel_forms import FORM_ENCODERS
 from fanlight_engine.model.pixel_forms.interface import TowerBatch
 from fanlight_engine.model.tensors import tensor_of

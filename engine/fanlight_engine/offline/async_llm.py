@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import uuid4
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.client_in_process import InProcessClient
 from fanlight_engine.config import ResolvedConfig
 from fanlight_engine.core.build import Report
@@ -25,7 +26,6 @@ from fanlight_engine.dry_run import TextToken, TokenCount
 from fanlight_engine.errors import RequestError
 from fanlight_engine.events import Delta, Event
 from fanlight_engine.front import Front
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.offline.naming import WrittenPrompt
 from fanlight_engine.offline.opening import open_model
 from fanlight_engine.offline.prompts import as_batch

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import ResolvedConfig
 from fanlight_engine.core.build import Report
 from fanlight_engine.dry_run import TextToken, TokenCount
 from fanlight_engine.errors import EngineStoppedError
 from fanlight_engine.events import Event
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.offline.async_llm import AsyncLLM
 from fanlight_engine.request import OutputOptions, SamplingOptions
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from fanlight_engine.checkpoints.sources import resolve_model
 from fanlight_engine.config import ResolvedConfig, resolve
-from fanlight_engine.model.checkpoint import Checkpoint, read_checkpoint
-from fanlight_engine.model.sources import resolve_model
 from fanlight_engine.settings import CONFIG_VARIABLE
 
 

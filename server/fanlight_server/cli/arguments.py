@@ -9,14 +9,14 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from fanlight_engine.checkpoints.sources import resolve_model
 from fanlight_engine.errors import CheckpointError, ConfigError, StartupError
-from fanlight_engine.model.sources import resolve_model
 from fanlight_server.cli.settings import closest_flags
 from fanlight_server.default_model import default_model_path
 
 if TYPE_CHECKING:
+    from fanlight_engine.checkpoints.checkpoint import Checkpoint
     from fanlight_engine.config import EngineConfig
-    from fanlight_engine.model.checkpoint import Checkpoint
     from fanlight_server.server_config import ServerConfig
 
 EXIT_OK = 0
@@ -37,7 +37,7 @@ def parsed(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.
 def checkpoint_of(server: ServerConfig, engine: EngineConfig) -> Checkpoint:
     """What the settings name, read from its small files; a GGUF is converted first. Raises CheckpointError."""
     source = resolve_model(server.model or default_model_path(), engine.cache_dir, tell)
-    from fanlight_engine.model.checkpoint import read_checkpoint
+    from fanlight_engine.checkpoints.checkpoint import read_checkpoint
 
     return read_checkpoint(source.directory, server.name or source.name)
 

@@ -36,7 +36,7 @@ def _report(arguments: argparse.Namespace) -> ConfigReport:
     flags = typed_settings(arguments)
     server, resolved = resolve_all(flags)
     checkpoint = checkpoint_of(server, resolved.config)
-    from fanlight_engine.model.description import describe
+    from fanlight_engine.checkpoints.description import describe
     from fanlight_engine.preflight import refuse_what_would_not_start
 
     _, resolved = resolve_all(flags, checkpoint=checkpoint)

@@ -23,8 +23,8 @@ from fanlight_server.config_report import ConfigReport
 from fanlight_server.server_config import ServerConfig, resolve_all
 
 if TYPE_CHECKING:
+    from fanlight_engine.checkpoints.checkpoint import Checkpoint
     from fanlight_engine.config import ResolvedConfig
-    from fanlight_engine.model.checkpoint import Checkpoint
     from fanlight_server.admin_server import AdminServer
     from fanlight_server.server import FanlightServer
 
@@ -81,9 +81,9 @@ def _refuse_taken_ports(server: ServerConfig) -> None:
 
 async def _run(settings: ServerConfig, checkpoint: Checkpoint, resolved: ResolvedConfig, began: float) -> int:
     """`began` is when the start began, on the monotonic clock."""
+    from fanlight_engine.checkpoints.description import describe
     from fanlight_engine.client_in_process import InProcessClient
     from fanlight_engine.front import Front
-    from fanlight_engine.model.description import describe
     from fanlight_server.admin_server import AdminServer
     from fanlight_server.server import FanlightServer, PortTakenError, ServerSettings
 

@@ -10,8 +10,8 @@ from fanlight_engine.settings import CHECKPOINT, DEFAULT, DEVICE, ENVIRONMENT, F
 from fanlight_server.config_report import ConfigReport
 
 if TYPE_CHECKING:
+    from fanlight_engine.checkpoints.description import CheckpointDescription
     from fanlight_engine.client import CoreFacts
-    from fanlight_engine.model.description import CheckpointDescription
 
 _SOURCES = {
     FLAG: admin_pb2.SETTING_SOURCE_FLAG,

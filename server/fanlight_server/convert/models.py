@@ -18,7 +18,7 @@ from fanlight_server.chat_session import MAX_WAITING_TURNS
 from fanlight_server.convert.values import MAX_MESSAGE_BYTES, MODALITIES, duration_of
 
 if TYPE_CHECKING:
-    from fanlight_engine.model.checkpoint import Checkpoint
+    from fanlight_engine.checkpoints.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import EMBEDDINGS, MediaInput
 from fanlight_engine.inputs.expansion import Replacement
@@ -32,7 +33,6 @@ from fanlight_engine.inputs.media.video.formats import clip_format
 from fanlight_engine.inputs.media.video.frames import clip_of_frames
 from fanlight_engine.inputs.media.video.manifest import clip_of_manifest, is_manifest, manifest_digest
 from fanlight_engine.inputs.media.video.sampling import window_of
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import (
     Embeddings,
     FrameOptions,

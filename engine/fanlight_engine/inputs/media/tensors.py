@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.families import Positions
 from fanlight_engine.core.messages import EMBEDDINGS
 from fanlight_engine.errors import Reason
 from fanlight_engine.inputs.media.processing import MediaError
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.families import Positions
 from fanlight_engine.request import Embeddings, Tensor
 from fanlight_engine.tensor_data import TensorData, array_of, tensor_data_of
 

@@ -7,7 +7,7 @@ must bring exactly the pixels that it says it has, so that no row of one can end
 
 from __future__ import annotations
 
-from fanlight_engine.model.families import PixelForm
+from fanlight_engine.checkpoints.families import PixelForm
 from fanlight_engine.model.pixel_forms.anyres import encode_anyres
 from fanlight_engine.model.pixel_forms.frames import encode_frames
 from fanlight_engine.model.pixel_forms.grid import encode_grids

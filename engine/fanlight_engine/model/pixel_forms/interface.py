@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
+from fanlight_engine.checkpoints.families import Family
 from fanlight_engine.core.image_mask import MaskMismatchError
 from fanlight_engine.core.messages import MediaInput
-from fanlight_engine.model.families import Family
 from fanlight_engine.model.tensors import tensor_of
 from fanlight_engine.request import Modality
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from PIL import Image
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.families import PixelForm
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.inputs.expansion import Replacement
@@ -24,8 +26,6 @@ from fanlight_engine.inputs.media.native.tile_pixels import AnyresPixels, TilePi
 from fanlight_engine.inputs.media.native.tower import Tower, repeated_placeholder
 from fanlight_engine.inputs.media.processing import Clip, ClipFacts, ProcessedMedia
 from fanlight_engine.inputs.media.video.sampling import default_frames
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.families import PixelForm
 from fanlight_engine.request import FrameOptions, Modality, Patches, PixelOptions, Tiles
 
 NATIVE_VERSION = 1

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.inputs.expansion import Replacement
 from fanlight_engine.inputs.media.native.image_processing_config import ImageProcessingConfig, ResizeMode
 from fanlight_engine.inputs.media.native.pixels import Normalizer
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import Modality
 
 _CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}

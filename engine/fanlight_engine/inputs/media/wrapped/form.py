@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from transformers.video_utils import VideoMetadata
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import Reason
 from fanlight_engine.inputs.expansion import Replacement
 from fanlight_engine.inputs.media.pixel_bounds import refuse_pixel_options
 from fanlight_engine.inputs.media.processing import MediaDecision, MediaError
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import Modality, Patches, PixelOptions, Tiles
 from fanlight_engine.tensor_data import TensorData
 

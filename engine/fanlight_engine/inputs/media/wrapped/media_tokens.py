@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.request import Modality
 
 

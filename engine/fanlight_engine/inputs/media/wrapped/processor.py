@@ -17,6 +17,8 @@ import torch
 from PIL import Image
 from transformers.image_processing_backends import TorchvisionBackend
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.families import PixelForm
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import CheckpointError, Reason
 from fanlight_engine.inputs.expansion import Replacement, replacement_from
@@ -32,8 +34,6 @@ from fanlight_engine.inputs.media.wrapped.masked_tiles import MaskedTilesForm
 from fanlight_engine.inputs.media.wrapped.media_tokens import media_tokens
 from fanlight_engine.inputs.media.wrapped.sized import SizedForm
 from fanlight_engine.inputs.media.wrapped.tiles import TilesForm
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.families import PixelForm
 from fanlight_engine.request import FrameOptions, Modality, Patches, PixelOptions, Tiles
 from fanlight_engine.tensor_data import TensorData, tensor_data_of
 

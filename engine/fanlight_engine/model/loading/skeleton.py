@@ -13,8 +13,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 from transformers.initialization import meta_device_safe_creation_ops, no_init_weights
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.errors import CheckpointError, in_one_line
-from fanlight_engine.model.checkpoint import Checkpoint
 
 _FIX = "take config.json from where the weights are from"
 

@@ -15,8 +15,8 @@ from fanlight_engine.client import CoreFacts
 from fanlight_engine.core.memory_use import MemoryUse, readable_bytes
 from fanlight_engine.errors import CheckpointError, ConfigError
 from fanlight_engine.model.kv_cache import KeyValueShape
-from fanlight_engine.model.loader import LoadingPlan
-from fanlight_engine.model.lora_files import LoraFiles
+from fanlight_engine.model.loading.loader import LoadingPlan
+from fanlight_engine.model.lora.files import LoraFiles
 
 _MOST_PER_STORED_BYTE = 32
 """Weights of one bit that are loaded as float32."""

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from fanlight_engine.checkpoints.quiet import without_notices
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.lora_files import CONFIG_FILE, LoraFiles
-from fanlight_engine.model.quiet import without_notices
+from fanlight_engine.model.lora.files import CONFIG_FILE, LoraFiles
 
 _PEFT_NAME = "served"
 """What peft calls the one adapter that is in the model at a time; it takes no dots, which our names may have."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.errors import CheckpointError, ConfigError
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.skeleton import Skeleton
+from fanlight_engine.model.loading.skeleton import Skeleton
 from fanlight_engine.packages import require_package
 
 _INT8 = "int8"

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.quiet import without_notices
+from fanlight_engine.checkpoints.weight_files import WeightFiles, find_weight_files
 from fanlight_engine.errors import CheckpointError, ConfigError, in_one_line
 from fanlight_engine.model.attention.interface import ATTENTION_NAME
-from fanlight_engine.model.checkpoint import Checkpoint
-from fanlight_engine.model.loading_progress import Report, reported
-from fanlight_engine.model.quantization import Quantization, choose_quantization, loading_arguments
-from fanlight_engine.model.quiet import without_notices
+from fanlight_engine.model.loading.progress import Report, reported
+from fanlight_engine.model.loading.quantization import Quantization, choose_quantization, loading_arguments
+from fanlight_engine.model.loading.skeleton import Skeleton, auto_class_of, skeleton_of
+from fanlight_engine.model.loading.unexpected_weights import judge_unexpected
 from fanlight_engine.model.rotary import long_factor_border, refuse_unservable_rotary, settle_rotary
-from fanlight_engine.model.skeleton import Skeleton, auto_class_of, skeleton_of
-from fanlight_engine.model.unexpected_weights import judge_unexpected
-from fanlight_engine.model.weight_files import WeightFiles, find_weight_files
 
 
 @dataclass(frozen=True, slots=True)

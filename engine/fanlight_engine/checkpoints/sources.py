@@ -58,7 +58,7 @@ def resolve_model(
 
 def _converted(file: Path, name: str, cache_directory: str | Path, report: Report) -> ModelSource:
     # Imported where it is needed: it brings in torch and transformers.
-    from fanlight_engine.model.gguf.conversion import converted_checkpoint
+    from fanlight_engine.checkpoints.gguf.conversion import converted_checkpoint
 
     return ModelSource(converted_checkpoint(file, name, cache_directory, report), name, file)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from transformers import PretrainedConfig
 
-from fanlight_engine.model.gguf.header import GgufHeader
+from fanlight_engine.checkpoints.gguf.header import GgufHeader
 
 _SIZES = (
     ("attention.key_length", "head_dim"),

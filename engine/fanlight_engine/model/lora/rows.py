@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from fanlight_engine.model.lora_files import LoraFiles
-from fanlight_engine.model.lora_weights import LowRank, read_low_rank
+from fanlight_engine.model.lora.files import LoraFiles
+from fanlight_engine.model.lora.weights import LowRank, read_low_rank
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fanlight_engine.model.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 
 TEXT, VISION_AND_TEXT = "text", "vision and text"
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")

@@ -15,14 +15,14 @@ from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
+from fanlight_engine.checkpoints import generation_config
+from fanlight_engine.checkpoints.families import DECODERS, Bidirectional, Family, families_of, served_model_types
+from fanlight_engine.checkpoints.quiet import without_notices
+from fanlight_engine.checkpoints.rope_parameters import longest_context
+from fanlight_engine.checkpoints.unsupported import classes_without_text, code_of_its_own, why_unsupported
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.contradictions import CheckpointTraits
 from fanlight_engine.errors import CheckpointError, in_one_line
-from fanlight_engine.model import generation_config
-from fanlight_engine.model.families import DECODERS, Bidirectional, Family, families_of, served_model_types
-from fanlight_engine.model.quiet import without_notices
-from fanlight_engine.model.rope_parameters import longest_context
-from fanlight_engine.model.unsupported import classes_without_text, code_of_its_own, why_unsupported
 
 _FINGERPRINTED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".model")
 _LARGEST_JSON_BYTES = 16 << 20

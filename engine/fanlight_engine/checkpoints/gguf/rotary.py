@@ -12,8 +12,8 @@ import torch
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from fanlight_engine.checkpoints.gguf.header import FLOAT_TYPES, GgufHeader
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.gguf.header import FLOAT_TYPES, GgufHeader
 
 _FACTORS = "rope_freqs.weight"
 _LONG_FACTORS = "rope_factors_long.weight"

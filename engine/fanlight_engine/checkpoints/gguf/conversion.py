@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fanlight_engine.checkpoints.families import families_of, served_model_types
+from fanlight_engine.checkpoints.gguf.cache import ConvertedCheckpoints, default_cache_directory
+from fanlight_engine.checkpoints.gguf.header import GgufHeader, read_header
+from fanlight_engine.checkpoints.quiet import without_notices
 from fanlight_engine.core.memory_use import readable_bytes
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.families import families_of, served_model_types
-from fanlight_engine.model.gguf.cache import ConvertedCheckpoints, default_cache_directory
-from fanlight_engine.model.gguf.header import GgufHeader, read_header
-from fanlight_engine.model.loading_progress import Report, bars_of, reported
-from fanlight_engine.model.quiet import without_notices
+from fanlight_engine.model.loading.progress import Report, bars_of, reported
 from fanlight_engine.packages import require_package
 
 FORMAT_VERSION = 1
@@ -115,7 +115,7 @@ def _refuse_cut_off(header: GgufHeader) -> None:
 def _refuse_without_memory(header: GgufHeader, needed: int) -> None:
     import torch
 
-    from fanlight_engine.model.available_memory import available_bytes
+    from fanlight_engine.model.loading.available_memory import available_bytes
 
     available = available_bytes(torch.device("cpu"))
     if available is not None and needed > available:
@@ -141,7 +141,7 @@ def _number_type(header: GgufHeader, report: Report) -> str:
 
 def _convert(header: GgufHeader, directory: Path, number_type: str, report: Report) -> None:
     report(f"reading configuration and tokenizer of {header.file.name}")
-    from fanlight_engine.model.gguf.completeness import refuse_incomplete
+    from fanlight_engine.checkpoints.gguf.completeness import refuse_incomplete
 
     config = _read_config(header)
     refuse_incomplete(header, config)
@@ -167,8 +167,8 @@ def _read_config(header: GgufHeader) -> Any:
             f"{header.file} has architecture {header.architecture!r} (model_type {config.model_type!r}), which is not "
             f"supported; supported of text models: {', '.join(text_model_types)}"
         )
-    from fanlight_engine.model.gguf.rotary import restore_rotary
-    from fanlight_engine.model.gguf.sizes import restore_sizes
+    from fanlight_engine.checkpoints.gguf.rotary import restore_rotary
+    from fanlight_engine.checkpoints.gguf.sizes import restore_sizes
 
     restore_sizes(header, config)
     restore_rotary(header, config)

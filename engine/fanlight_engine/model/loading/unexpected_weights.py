@@ -15,9 +15,9 @@ from safetensors import safe_open
 from torch import nn
 from transformers import PreTrainedModel
 
+from fanlight_engine.checkpoints.weight_files import WeightFiles
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.loading_progress import Report
-from fanlight_engine.model.weight_files import WeightFiles
+from fanlight_engine.model.loading.progress import Report
 
 _COMPUTED_WITH = ("weight", "bias")
 """Last parts of the names of what a module computes with; others are buffers, or scales of caches and activations."""

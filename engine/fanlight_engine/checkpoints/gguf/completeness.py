@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.initialization import meta_device_safe_creation_ops, no_init_weights
 
+from fanlight_engine.checkpoints.gguf.header import GgufHeader
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.gguf.header import GgufHeader
 
 _HEAD = "output.weight"
 _NAMED = 3

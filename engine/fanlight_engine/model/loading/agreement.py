@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.adapter import ModelAdapter
 from fanlight_engine.model.attention.interface import AttentionBackend, PagedBatch, Segment
-from fanlight_engine.model.checkpoint import Checkpoint
 from fanlight_engine.model.kv_cache import PagedKeyValueCache
 
 _TOKENS = 12

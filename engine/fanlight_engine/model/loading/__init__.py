@@ -1,0 +1,1 @@
+"""From a checkpoint's files to a model in memory: judged first, then read, then compared with itself."""
