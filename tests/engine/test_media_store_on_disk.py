@@ -343,11 +343,11 @@ async def test_a_directory_that_cannot_be_used_ends_the_start(tmp_path: Path) ->
 async def test_nothing_of_the_client_is_in_a_path_and_nobody_else_may_read(tmp_path: Path) -> None:
     directory = tmp_path / "made" / "by us"
     async with store_in(directory) as store:
-        await store.put("../../ada", DATA)
-        await store.begin_upload("ada/../ben", digest_of(b"x"), 0, None).write(b"y")
+        await store.put("../../zoe", DATA)
+        await store.begin_upload("zoe/../ben", digest_of(b"x"), 0, None).write(b"y")
         names = [path.name for path in files_in(directory)]
         assert all(len(name) == 32 and set(name) <= set("0123456789abcdef") for name in names)
-        assert not any(name in DIGEST or "ada" in name for name in names)
+        assert not any(name in DIGEST or "zoe" in name for name in names)
         assert b"ada" not in b"".join(path.read_bytes()[:LABEL_BYTES] for path in files_in(directory))
     assert {path.stat().st_mode & 0o077 for path in files_in(directory)} == {0}
     assert directory.stat().st_mode & 0o077 == 0
