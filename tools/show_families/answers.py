@@ -21,6 +21,7 @@ from tests.engine.parity import (
     run_arrangement,
 )
 from tests.engine.reference import Case, Reference
+from tools.bars.pytest_run import measure_tests
 from tools.bars.table import Figure, judged
 
 PROMPTS = 28
@@ -65,6 +66,7 @@ def measure_bar_1() -> Iterator[Figure]:
         ("prompt tokens that came from the prefix cache", sum(one.cached_tokens for one in outcomes)),
     ):
         yield judged(1, what, count, "at least 1", count > 0)
+    yield measure_tests(1, "SmolLM2 from its GGUF, converted once", "tests/engine/test_smollm2.py", "-m", "real_model")
 
 
 def measure_bar_2() -> Iterator[Figure]:
