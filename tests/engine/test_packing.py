@@ -88,8 +88,9 @@ def test_spans_that_a_chunk_touches_are_told_whole() -> None:
         Segment(7, 1, 4),
         Segment(8, 4, 4, ((0, 3),)),
     )
-    with pytest.raises(AssertionError, match="ends inside a span"):
-        packed([Chunk(one, 0, 4)])
+    if __debug__:
+        with pytest.raises(AssertionError, match="ends inside a span"):
+            packed([Chunk(one, 0, 4)])
 
 
 def test_all_slots_of_a_step_are_different_and_inside_their_own_pages() -> None:
