@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+import sys
+import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +159,47 @@ def _sized(arrangement: Arrangement, cases: list[Case], bidirectional: Bidirecti
 def _longest_span(case: Case, bidirectional: Bidirectional) -> int:
     mask = ImageMask(case.media, case.mask_runs, len(case.prompt_ids))
     return spans_of(bidirectional, mask, len(case.prompt_ids)).longest.length
+
+
+@dataclass(slots=True)
+class Compared:
+    """What came of one model in every arrangement."""
+
+    takes_images: bool
+    kinds: tuple[str, ...]
+    outcomes: list[Outcome] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def answers(self) -> int:
+        """Answers that were compared."""
+        return sum(outcome.comparison.compared for outcome in self.outcomes)
+
+    @property
+    def near_ties(self) -> int:
+        """First differences at near ties."""
+        return sum(outcome.comparison.near_ties for outcome in self.outcomes)
+
+    @property
+    def arranged(self) -> str:
+        """In how many arrangements nothing differed, in words."""
+        return f"{len(self.outcomes)} of {len(ARRANGEMENTS)} arrangements"
+
+
+def compare_everywhere(name: str, prompts: int) -> Compared:
+    """Make the model of that name, and compare its answers to so many prompts in every arrangement."""
+    with tempfile.TemporaryDirectory() as folder:
+        reference = Reference(MODELS[name](Path(folder) / name))
+        cases = reference.cases(prompts, NEW_TOKENS)
+        takes_images = reference.checkpoint.takes_images
+        compared = Compared(takes_images, tuple(dict.fromkeys(case.kind for case in cases)))
+        for arrangement in ARRANGEMENTS:
+            print(f"  {name}, {arrangement.name}", file=sys.stderr, flush=True)
+            try:
+                outcome = run_arrangement(reference, cases, arrangement)
+                check_outcome(outcome, arrangement, takes_images)
+            except AssertionError as error:
+                compared.failures.append(f"{arrangement.name}: {error}")
+            else:
+                compared.outcomes.append(outcome)
+    return compared

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 import torch
 
-from tests.engine.parity import (
-    ARRANGEMENTS,
-    MODELS,
-    MOST_NEAR_TIES,
-    NEW_TOKENS,
-    Outcome,
-    check_outcome,
-    run_arrangement,
-)
-from tests.engine.reference import Case, Reference
+from tests.engine.parity import MODELS, MOST_NEAR_TIES, Compared, compare_everywhere
 from tools.bars.pytest_run import measure_tests
 from tools.bars.table import Figure, judged
 
@@ -29,34 +16,13 @@ PROMPTS = 28
 LOGPROB_TOLERANCE = 1e-4
 
 
-@dataclass(slots=True)
-class _Compared:
-    """What came of one checkpoint."""
-
-    kinds: tuple[str, ...]
-    outcomes: list[Outcome] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-    @property
-    def answers(self) -> int:
-        return sum(outcome.comparison.compared for outcome in self.outcomes)
-
-    @property
-    def near_ties(self) -> int:
-        return sum(outcome.comparison.near_ties for outcome in self.outcomes)
-
-    @property
-    def logprob_difference(self) -> float:
-        return max((outcome.comparison.logprob_difference for outcome in self.outcomes), default=float("nan"))
-
-
 def measure_bar_1() -> Iterator[Figure]:
     """A row per checkpoint, and what all of them together were put through."""
     results = _compared()
     for name, one in results.items():
-        arranged = f"{one.answers} answers, {len(one.outcomes)} of {len(ARRANGEMENTS)} arrangements"
         yield judged(
-            1, f"{name}: {len(one.kinds)} kinds of prompts, answers equal to transformers'", arranged,
+            1, f"{name}: {len(one.kinds)} kinds of prompts, answers equal to transformers'",
+            f"{one.answers} answers, {one.arranged}",
             "all, in all arrangements", not one.failures, "; ".join(one.failures),
         )  # fmt: skip
     outcomes = [outcome for one in results.values() for outcome in one.outcomes]
@@ -73,7 +39,7 @@ def measure_bar_2() -> Iterator[Figure]:
     """A row per checkpoint, and the near ties of all."""
     results = _compared()
     for name, one in results.items():
-        worst = one.logprob_difference
+        worst = max((outcome.comparison.logprob_difference for outcome in one.outcomes), default=float("nan"))
         yield judged(
             2, f"{name}: largest difference of a logprob", f"{worst:.1e}", f"under {LOGPROB_TOLERANCE:.0e}",
             worst < LOGPROB_TOLERANCE,
@@ -87,26 +53,7 @@ def measure_bar_2() -> Iterator[Figure]:
 
 
 @cache
-def _compared() -> dict[str, _Compared]:
+def _compared() -> dict[str, Compared]:
     """Every checkpoint in every arrangement; both bars read it."""
     torch.set_num_threads(1)
-    results: dict[str, _Compared] = {}
-    for name, make in MODELS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            reference = Reference(make(Path(folder) / name))
-            results[name] = _compare(name, reference, reference.cases(PROMPTS, NEW_TOKENS))
-    return results
-
-
-def _compare(name: str, reference: Reference, cases: list[Case]) -> _Compared:
-    compared = _Compared(tuple(dict.fromkeys(case.kind for case in cases)))
-    for arrangement in ARRANGEMENTS:
-        print(f"  {name}, {arrangement.name}", file=sys.stderr, flush=True)
-        try:
-            outcome = run_arrangement(reference, cases, arrangement)
-            check_outcome(outcome, arrangement, reference.checkpoint.takes_images)
-        except AssertionError as error:
-            compared.failures.append(f"{arrangement.name}: {error}")
-        else:
-            compared.outcomes.append(outcome)
-    return compared
+    return {name: compare_everywhere(name, PROMPTS) for name in MODELS}
