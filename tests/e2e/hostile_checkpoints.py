@@ -195,6 +195,7 @@ def _tokenizer_without(token: str) -> Spoil:
 
 
 _FROM_ONE = "from one checkpoint"
+_NESTED = '{"a":' * 99_999
 _FROM_THE_SAME = "must come from the same checkpoint"
 _NUMBERS = ("config.json", "from")
 _WITH_LORA = ("--lora", "other={directory}/adapter")
@@ -214,6 +215,9 @@ HOSTILE: tuple[Hostile, ...] = (
         TEXT,
         _all(_in_shards, _text(_INDEX, '{"weight_map": {"a": "../../../etc/passwd"}}')),
         (_INDEX, "../../../etc/passwd", "fetch it again"),
+    ),
+    Hostile(
+        "the index is nested deeply", TEXT, _all(_in_shards, _text(_INDEX, _NESTED)), (_INDEX, "not JSON", "fetch it")
     ),
     Hostile("the index is no index", TEXT, _all(_in_shards, _text(_INDEX, "[1]")), (_INDEX, "fetch it again")),
     Hostile("a weight has another shape", TEXT, _weights(_transpose_one), (_WEIGHTS, "up_proj.weight", _FROM_THE_SAME)),
@@ -238,9 +242,7 @@ HOSTILE: tuple[Hostile, ...] = (
     ),
     Hostile("config.json is no JSON", TEXT, _text("config.json", "{"), ("config.json", "fetch it again"), True),
     Hostile("config.json is a list", TEXT, _text("config.json", "[1]"), ("config.json", "fetch"), True),
-    Hostile(
-        "config.json is nested deeply", TEXT, _text("config.json", '{"a":' * 99_999), ("config.json", "fetch"), True
-    ),
+    Hostile("config.json is nested deeply", TEXT, _text("config.json", _NESTED), ("config.json", "fetch"), True),
     Hostile(
         "config.json has 100 MB",
         TEXT,
@@ -280,6 +282,12 @@ HOSTILE: tuple[Hostile, ...] = (
             "tokenizer_config.json", tokenizer_class="EvilTokenizer", auto_map={"AutoTokenizer": ["evil.Evil", None]}
         ),
         ("tokenizer_config.json", "evil.Evil", "never run"),
+    ),
+    Hostile(
+        "tokenizer_config.json is nested deeply",
+        TEXT,
+        _text("tokenizer_config.json", _NESTED),
+        ("tokenizer_config.json", "needed"),
     ),
     Hostile(
         "tokenizer.json is cut off", TEXT, _text("tokenizer.json", '{"version": "1.0"'), ("tokenizer.json", "needed")
@@ -366,6 +374,13 @@ HOSTILE: tuple[Hostile, ...] = (
     ),
     # LoRA.
     Hostile("the LoRA is for another model", TEXT, _lora_of_another, ("adapter", "256"), arguments=_WITH_LORA),
+    Hostile(
+        "the LoRA is nested deeply",
+        TEXT,
+        _all(_lora_of_another, _text("adapter/adapter_config.json", _NESTED)),
+        ("adapter_config.json", "not JSON", "save the adapter again"),
+        arguments=_WITH_LORA,
+    ),
     Hostile(
         "the LoRA is pickled", TEXT, _lora_as_pickle, ("adapter_model.safetensors", "safetensors"), arguments=_WITH_LORA
     ),

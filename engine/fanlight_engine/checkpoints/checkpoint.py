@@ -7,7 +7,6 @@ engine use it, so it stays cheap.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from fanlight_engine.checkpoints import generation_config
 from fanlight_engine.checkpoints.families import DECODERS, Bidirectional, Family, families_of, served_model_types
+from fanlight_engine.checkpoints.json_files import JsonFileError, read_json_object
 from fanlight_engine.checkpoints.quiet import without_notices
 from fanlight_engine.checkpoints.rope_parameters import longest_context
 from fanlight_engine.checkpoints.unsupported import classes_without_text, code_of_its_own, why_unsupported
@@ -25,7 +25,6 @@ from fanlight_engine.contradictions import CheckpointTraits
 from fanlight_engine.errors import CheckpointError, in_one_line
 
 _FINGERPRINTED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".model")
-_LARGEST_JSON_BYTES = 16 << 20
 _COUNTS = ("num_hidden_layers", "num_layers", "depth", "num_experts", "num_local_experts", "n_routed_experts")
 """What config.json calls numbers of layers and experts, of decoders and of towers."""
 _MOST_OF_A_KIND = 4096
@@ -200,18 +199,10 @@ def _read_json(file: Path, required: bool) -> dict[str, Any]:
                 "model.safetensors, tokenizer.json)"
             )
         return {}
-    shown, size = f"{file.parent.name}/{file.name}", file.stat().st_size
-    if size > _LARGEST_JSON_BYTES:
-        raise CheckpointError(f"{shown} has {size} bytes, at most {_LARGEST_JSON_BYTES} are read; {_FETCH}")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{shown} is not JSON: {in_one_line(error)}; {_FETCH}") from error
-    except OSError as error:
-        raise CheckpointError(f"{shown} cannot be read: {error.strerror}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{shown} holds {type(content).__name__}, a JSON object is needed; {_FETCH}")
-    return content
+        return read_json_object(file)
+    except JsonFileError as error:
+        raise CheckpointError(f"{file.parent.name}/{file.name} {error}; {_FETCH}") from error
 
 
 def _model_type_of(directory: Path, raw_config: dict[str, Any]) -> str:

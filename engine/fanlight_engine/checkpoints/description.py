@@ -5,12 +5,12 @@ Reads tokenizer_config.json and looks for the chat template; the rest is known o
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.json_files import JsonFileError, read_json_object
 
 TEXT, VISION_AND_TEXT = "text", "vision and text"
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
@@ -77,7 +77,6 @@ def _has_chat_template(directory: Path, tokenizer: dict[str, Any]) -> bool:
 def _tokenizer_config(directory: Path) -> dict[str, Any]:
     """Its content; nothing where it cannot be read, which whoever loads the tokenizer will say better."""
     try:
-        content = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json_object(directory / "tokenizer_config.json")
+    except JsonFileError:
         return {}
-    return content if isinstance(content, dict) else {}

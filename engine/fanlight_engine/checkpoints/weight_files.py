@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fanlight_engine.checkpoints.json_files import JsonFileError, read_json_object
 from fanlight_engine.errors import CheckpointError
 
 _SINGLE = "model.safetensors"
@@ -83,9 +84,9 @@ def _none_found(directory: Path) -> str:
 
 def _shards(directory: Path, index: Path) -> tuple[Path, ...]:
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = read_json_object(index)["weight_map"]
         names = list(dict.fromkeys(weight_map.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (JsonFileError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{directory.name}/{_INDEX} is no index of weights (an object with a weight_map): {error}; fetch it again"
         ) from error

@@ -6,13 +6,13 @@ Raises CheckpointError naming the files that are missing or do not fit. Knows no
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import AutoProcessor, AutoTokenizer
 
 from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.checkpoints.json_files import JsonFileError, read_json_object
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.errors import CheckpointError, in_one_line
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
@@ -119,8 +119,8 @@ def _why(error: Exception, checkpoint: Checkpoint) -> str:
     """Code of its own is looked for only now: transformers does without it where it has the class itself."""
     for name in _FILES:
         try:
-            named = json.loads((checkpoint.path / name).read_text(encoding="utf-8")).get("auto_map")
-        except (OSError, ValueError, RecursionError, AttributeError):
+            named = read_json_object(checkpoint.path / name).get("auto_map")
+        except JsonFileError:
             continue
         if named:
             return f"{checkpoint.path.name}/{name} asks for code of its own ({_reference(named)}), which is never run"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from fanlight_engine.checkpoints.json_files import JsonFileError, read_json_object
 
 _PLAIN_FILE = "chat_template.jinja"
 _JSON_FILES = ("chat_template.json", "processor_config.json", "tokenizer_config.json")
@@ -23,8 +24,8 @@ def file_of_template(directory: Path, source: str) -> str:
 
 def _templates_in(file: Path) -> list[Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = read_json_object(file)["chat_template"]
+    except (JsonFileError, KeyError):
         return []
     return [one.get("template") for one in found if isinstance(one, dict)] if isinstance(found, list) else [found]
 

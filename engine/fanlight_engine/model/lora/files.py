@@ -10,7 +10,6 @@ no model.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from fanlight_engine.checkpoints.json_files import JsonFileError, read_json_object
 from fanlight_engine.errors import CheckpointError, ConfigError
 from fanlight_engine.lora import ServedLora, parse_lora, refuse_name_of_base
 from fanlight_engine.packages import require_package
@@ -121,12 +121,9 @@ def _config_of(path: Path) -> dict[str, Any]:
             f"{WEIGHTS_FILE})"
         )
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{file} holds {type(content).__name__}, a JSON object is needed")
-    return content
+        return read_json_object(file)
+    except JsonFileError as error:
+        raise CheckpointError(f"{file} {error}; save the adapter again") from error
 
 
 def _refuse_other_kinds(path: Path, content: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ fits the vision tower is the processor's business.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -14,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from fanlight_engine.checkpoints.json_files import JsonFileError, read_json_object
 from fanlight_engine.errors import CheckpointError, ConfigError
 
 FILE_NAME = "image_processing_config.json"
@@ -213,15 +213,9 @@ def find_image_processing_config(checkpoint_path: Path, configured: str) -> Imag
 
 def _read(file: Path, name: str) -> ImageProcessingConfig:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"{name} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{name} holds {type(content).__name__}, a JSON object is needed")
-    try:
-        return image_processing_config_from(content)
+        return image_processing_config_from(read_json_object(file))
+    except JsonFileError as error:
+        raise ConfigError(f"{name} {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
 

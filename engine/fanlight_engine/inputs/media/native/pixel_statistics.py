@@ -7,12 +7,12 @@ A wrong pair degrades every answer and breaks none, so the source is kept beside
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fanlight_engine.checkpoints.json_files import JsonFileError, read_json_object
 from fanlight_engine.errors import CheckpointError, ConfigError
 from fanlight_engine.inputs.media.native.image_processing_config import ImageProcessingConfig, check_statistics
 
@@ -75,10 +75,10 @@ def _from_file(file: Path) -> tuple[Channels, Channels] | None:
         return None
     where = f"{file.parent.name}/{file.name}"
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json_object(file)
         settings = content.get("image_processor", content)
         mean, std = _channels(settings, "image_mean"), _channels(settings, "image_std")
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (JsonFileError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{where} is not the JSON of an image processor: {error}") from error
     try:
         check_statistics("image_mean", mean, "image_std", std)
