@@ -13,13 +13,11 @@ neighbours on the machine count for little.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.report import Comparison, Runs, machine_facts, machine_line, write_json, write_svg
+from benchmarks.report import Comparison, Runs, machine_facts, machine_line, one_thread, run_benchmark
 from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.build import build_engine
@@ -129,7 +127,7 @@ class Core:
 
 def measure(rounds: int = ROUNDS) -> LoraBenchmark:
     """Measure with one thread; restores torch's number of threads. A minute and a half on an idle processor."""
-    with _one_thread(), tempfile.TemporaryDirectory() as directory:
+    with one_thread(), tempfile.TemporaryDirectory() as directory:
         checkpoint, adapters = _make(Path(directory))
         first = dict(list(adapters.items())[:1])
         cores = {
@@ -199,32 +197,10 @@ def _make(directory: Path) -> tuple[Checkpoint, dict[str, Path]]:
     return read_checkpoint(base), adapters
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description="Tokens per second of one core with LoRA adapters, against without.")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count, at least 5")
-    parser.add_argument("--json", type=Path, help="file to write the result to")
-    parser.add_argument("--svg", type=Path, help="file to draw the result to; needs matplotlib")
-    arguments = parser.parse_args()
-    if arguments.rounds < 5:
-        parser.error(f"--rounds is {arguments.rounds}, a median of at least 5 is needed")
-    result = measure(arguments.rounds)
-    print(result.text())
-    if arguments.json:
-        write_json(arguments.json, result.facts())
-    if arguments.svg:
-        write_svg(arguments.svg, "Tokens computed by one core with LoRA adapters", result.comparisons)
-
-
 if __name__ == "__main__":
-    main()
+    run_benchmark(
+        "Tokens per second of one core with LoRA adapters, against without.",
+        "Tokens computed by one core with LoRA adapters",
+        ROUNDS,
+        measure,
+    )

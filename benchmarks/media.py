@@ -12,15 +12,13 @@ neighbours on the machine count for little.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ import torch
 from PIL import Image
 from transformers import AutoProcessor, CLIPVisionConfig, LlamaConfig, LlavaNextConfig, LlavaNextImageProcessor
 
-from benchmarks.report import Comparison, Runs, machine_facts, machine_line, write_json, write_svg
+from benchmarks.report import Comparison, Runs, machine_facts, machine_line, one_thread, run_benchmark
 from fanlight_engine.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.inputs.guarded_tokenizer import GuardedTokenizer
@@ -96,7 +94,7 @@ class MediaBenchmark:
 def measure(rounds: int = ROUNDS) -> MediaBenchmark:
     """Measure with one thread; restores torch's number of threads. About a minute."""
     files = tuple(_picture(*size, seed) for seed, size in enumerate(SIZES))
-    with _one_thread(), tempfile.TemporaryDirectory() as directory:
+    with one_thread(), tempfile.TemporaryDirectory() as directory:
         grid = _grid_checkpoint(Path(directory) / "grid")
         anyres = _anyres_checkpoint(Path(directory) / "anyres")
         config = EngineConfig()
@@ -214,32 +212,10 @@ def _picture(kind: str, width: int, height: int, seed: int) -> bytes:
     return stream.getvalue()
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description="Pictures per second of one core, against transformers.")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count, at least 5")
-    parser.add_argument("--json", type=Path, help="file to write the result to")
-    parser.add_argument("--svg", type=Path, help="file to draw the result to; needs matplotlib")
-    arguments = parser.parse_args()
-    if arguments.rounds < 5:
-        parser.error(f"--rounds is {arguments.rounds}, a median of at least 5 is needed")
-    result = measure(arguments.rounds)
-    print(result.text())
-    if arguments.json:
-        write_json(arguments.json, result.facts())
-    if arguments.svg:
-        write_svg(arguments.svg, "Pictures decoded and preprocessed by one core", result.comparisons)
-
-
 if __name__ == "__main__":
-    main()
+    run_benchmark(
+        "Pictures per second of one core, against transformers.",
+        "Pictures decoded and preprocessed by one core",
+        ROUNDS,
+        measure,
+    )

@@ -7,15 +7,19 @@ measures itself. Knows nothing of what is measured.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import torch
 
 MAX_SPREAD = 0.2
 """Largest difference between the ratios of two rounds, as part of the median, with which a ratio is still given."""
@@ -84,6 +88,51 @@ class Comparison:
             "ours": {"name": self.ours.name, "median": self.ours.median, "rounds": list(self.ours.figures)},
             "theirs": {"name": self.theirs.name, "median": self.theirs.median, "rounds": list(self.theirs.figures)},
         }
+
+
+class Result(Protocol):
+    """What a benchmark has measured."""
+
+    @property
+    def comparisons(self) -> Sequence[Comparison]:
+        """All of them, for a picture."""
+        ...
+
+    def text(self) -> str:
+        """For people."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """For machines."""
+        ...
+
+
+def run_benchmark(description: str, title: str, rounds: int, measure: Callable[[int], Result]) -> None:
+    """The command line of a benchmark: measure, print, write. `rounds` is how many count unless asked otherwise."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, default=rounds, help="rounds that count, at least 5")
+    parser.add_argument("--json", type=Path, help="file to write the result to")
+    parser.add_argument("--svg", type=Path, help="file to draw the result to; needs matplotlib")
+    arguments = parser.parse_args()
+    if arguments.rounds < 5:
+        parser.error(f"--rounds is {arguments.rounds}, a median of at least 5 is needed")
+    result = measure(arguments.rounds)
+    print(result.text())
+    if arguments.json:
+        write_json(arguments.json, result.facts())
+    if arguments.svg:
+        write_svg(arguments.svg, title, result.comparisons)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch computes with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def machine_facts(packages: Sequence[str], threads: int) -> dict[str, Any]:

@@ -95,10 +95,7 @@ LLAMA_TEMPLATE = """\
 {%- endif %}
 """
 
-QWEN_TEMPLATE = """\
-{%- if messages[0]['role'] != 'system' %}
-    {{- '<|im_start|>system\\nthe photograph sees a picture.<|im_end|>\\n' }}
-{%- endif %}
+CHATML = """\
 {%- for message in messages %}
     {{- '<|im_start|>' + message['role'] + '\\n' }}
     {%- if message['content'] is string %}
@@ -106,9 +103,9 @@ QWEN_TEMPLATE = """\
     {%- else %}
         {%- for part in message['content'] %}
             {%- if part['type'] == 'image' %}
-                {{- '<|vision_start|><|image_pad|><|vision_end|>' }}
+                {{- 'IMAGE' }}
             {%- elif part['type'] == 'video' %}
-                {{- '<|vision_start|><|video_pad|><|vision_end|>' }}
+                {{- 'VIDEO' }}
             {%- elif 'text' in part %}
                 {{- part['text'] }}
             {%- endif %}
@@ -120,6 +117,21 @@ QWEN_TEMPLATE = """\
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
+
+
+def chatml_template(image: str, video: str) -> str:
+    """ChatML that writes media so."""
+    return CHATML.replace("IMAGE", image).replace("VIDEO", video)
+
+
+QWEN_SYSTEM = """\
+{%- if messages[0]['role'] != 'system' %}
+    {{- '<|im_start|>system\\nthe photograph sees a picture.<|im_end|>\\n' }}
+{%- endif %}
+"""
+QWEN_TEMPLATE = QWEN_SYSTEM + chatml_template(
+    "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
+)
 
 # Like LLaVA 1.5's: all images of a message first, texts after them, roles must alternate.
 LLAVA_TEMPLATE = """\

@@ -40,6 +40,7 @@ from tests.engine.checkpoints import (
     LLAVA_TEMPLATE,
     QWEN_ENDS,
     byte_level,
+    chatml_template,
     llava_text_config,
     llava_tokenizer,
     padded,
@@ -111,28 +112,7 @@ IDEFICS_TEMPLATE = """\
 {%- endif %}
 """
 
-INTERNVL_TEMPLATE = """\
-{%- for message in messages %}
-    {{- '<|im_start|>' + message['role'] + '\\n' }}
-    {%- if message['content'] is string %}
-        {{- message['content'] }}
-    {%- else %}
-        {%- for part in message['content'] %}
-            {%- if part['type'] == 'image' %}
-                {{- '<IMG_CONTEXT>\\n' }}
-            {%- elif part['type'] == 'video' %}
-                {{- '<video>\\n' }}
-            {%- elif part['type'] == 'text' %}
-                {{- part['text'] }}
-            {%- endif %}
-        {%- endfor %}
-    {%- endif %}
-    {{- '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-"""
+INTERNVL_TEMPLATE = chatml_template("<IMG_CONTEXT>\\n", "<video>\\n")
 
 MISTRAL_TEMPLATE = """\
 {{- bos_token }}
