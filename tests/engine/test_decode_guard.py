@@ -12,13 +12,13 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import AddRequest, SamplingParams
 from fanlight_engine.model.graphs import Bucket, DecodeStep
 from fanlight_engine.model.sampler import SamplingMode
 from tests.engine.driver import Driver, request_for
 from tests.engine.reference import Reference
-from tests.engine.text_checkpoints import make_gemma2, make_phi3_longrope, make_qwen3_moe
 
 EVERY_KIND_OF_SAMPLING = (
     SamplingMode(),
@@ -46,39 +46,23 @@ def _indexes_by_boolean(indices: list[torch.Tensor | None]) -> bool:
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
-@pytest.fixture(scope="session")
-def gemma2_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_gemma2(tmp_path_factory.mktemp("checkpoints") / "gemma2")
-
-
-@pytest.fixture(scope="session")
-def longrope_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_phi3_longrope(tmp_path_factory.mktemp("checkpoints") / "phi3_longrope")
-
-
-@pytest.fixture(scope="session")
-def moe_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_qwen3_moe(tmp_path_factory.mktemp("checkpoints") / "qwen3_moe")
-
-
 CHECKPOINTS = {
-    "llama_path": "float32",
-    "qwen_path": "float32",
-    "qwen3_vl_path": "float32",
-    "llava_path": "float32",
-    "tiny_path": "float32",
-    "gemma2_path": "float32",
-    "longrope_path": "float32",
-    "moe_path": "bfloat16",
+    "llama": "float32",
+    "qwen2_5_vl": "float32",
+    "qwen3_vl": "float32",
+    "llava": "float32",
+    "fanlight-tiny": "float32",
+    "gemma2": "float32",
+    "phi3_longrope": "float32",
+    "qwen3_moe": "bfloat16",
 }
-"""Fixtures, and the number type that their decode steps have here; fake tensors multiply experts in half precision."""
+"""Checkpoints, and the number type that their decode steps have here; fake tensors multiply experts in half precision."""
 
 
 @pytest.fixture(scope="module", params=list(CHECKPOINTS))
-def decode_step(request: pytest.FixtureRequest) -> DecodeStep:
+def decode_step(request: pytest.FixtureRequest, checkpoint_of: Callable[[str], Checkpoint]) -> DecodeStep:
     """The decode step of a core that has prefilled and decoded several requests, images and penalties included."""
-    path: Path = request.getfixturevalue(request.param)
-    reference = Reference(path)
+    reference = Reference(checkpoint_of(request.param).path)
     settings: dict[str, Any] = {"context_length": 512, "max_running_requests": 8, "dtype": CHECKPOINTS[request.param]}
     driver = Driver(EngineConfig(torch_threads=1, **settings), reference.checkpoint)
     for number, case in enumerate(reference.cases(5, new_tokens=1)):
