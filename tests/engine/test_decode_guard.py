@@ -56,7 +56,7 @@ CHECKPOINTS = {
     "phi3_longrope": "float32",
     "qwen3_moe": "bfloat16",
 }
-"""Checkpoints, and the number type that their decode steps have here; fake tensors multiply experts in half precision."""
+"""Checkpoints, and the number type that their decode steps have; fake tensors multiply experts in half precision."""
 
 
 @pytest.fixture(scope="module", params=list(CHECKPOINTS))
