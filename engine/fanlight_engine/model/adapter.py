@@ -5,8 +5,10 @@ Knows the family table and tensors; knows nothing of batching, pages or requests
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +20,20 @@ from fanlight_engine.core.image_mask import ImageMask
 from fanlight_engine.core.messages import MediaInput
 from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.attention.interface import PagedBatch
+from fanlight_engine.model.cpu.build import CannotBuild
+from fanlight_engine.model.cpu.facts import Unrecognised
+from fanlight_engine.model.cpu.fused_decoder import FusedDecoder, pays_fused
+from fanlight_engine.model.cpu.library import kernels_for
+from fanlight_engine.model.cpu.linear import use_kernels_in_linears
+from fanlight_engine.model.cpu.proof import fused_decoder
 from fanlight_engine.model.head import Head
 from fanlight_engine.model.kv_cache import KeyValueShape
 from fanlight_engine.model.layer_features import add_without_mask, decoder_arguments
 from fanlight_engine.model.lora.rows import LoraRows
 from fanlight_engine.model.positions import rope_arguments, rope_positions
 from fanlight_engine.model.vision_tower import VisionTower
+
+Report = Callable[[str], None]
 
 
 class ModelAdapter:
@@ -36,13 +46,15 @@ class ModelAdapter:
             raise CheckpointError(f"{checkpoint.path.name} has no decoder with a language-model head")
         self._model = model
         self._decoder = decoder
-        self._embed = decoder.get_input_embeddings()
         self._family = checkpoint.family
         has_scale = not self._family.leaves_out_logit_scale
         self._head = Head(projection, checkpoint.config.get_text_config(), has_scale)
         self._merge_size = _merge_size(checkpoint)
+        self._has_loras = lora_rows is not None
         self._lora_rows = lora_rows or LoraRows()
         self._tower = VisionTower(model, checkpoint)
+        self._fused: FusedDecoder | None = None
+        self._fuses_all = False
         if self._family.adds_features_to_layers:
             add_without_mask(decoder)
         self.device = model.device
@@ -52,6 +64,7 @@ class ModelAdapter:
         self.vocab_size = self._head.vocab_size
         self.window_bounds_spans = self._family.window_bounds_spans
         self.position_rows = 3 if self._family.positions is Positions.MROPE else 1
+        self._by_modules = _ByModules(decoder, self._head, self.position_rows)
 
     @property
     def key_value_shape(self) -> KeyValueShape:
@@ -65,7 +78,7 @@ class ModelAdapter:
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Token ids [T] -> embeddings [T, hidden]."""
-        return self._embed(ids)
+        return self._by_modules.embed(ids)
 
     def decode(
         self,
@@ -78,15 +91,56 @@ class ModelAdapter:
 
         `layer_features` [T, hidden], zero outside media, are added behind the first decoder layers, one behind each.
         """
-        position_ids = positions if self.position_rows == 1 else positions.unsqueeze(1)
-        output = self._decoder(
-            inputs_embeds=embeddings.unsqueeze(0),
-            position_ids=position_ids,
-            use_cache=False,
-            paged_batch=batch,
-            **decoder_arguments(layer_features),
-        )
-        return output.last_hidden_state[0]
+        fused = self._fused_for(embeddings)
+        if fused is not None and (self._fuses_all or pays_fused(batch)):
+            return fused.decode(embeddings, positions, batch, layer_features)
+        return self._by_modules.decode(embeddings, positions, batch, layer_features)
+
+    def decode_rows(
+        self, ids: torch.Tensor, positions: torch.Tensor, batch: PagedBatch, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """One token of each of B sequences: ids [B], positions [position_rows, B] -> float32 logits [B, vocab].
+
+        Device only, and the same as `logits(decode(embed(ids), ...))`; this is where a decoder that computes a whole
+        decode step in one call takes over. Written into `out`, where it is given, and returned.
+        """
+        fused = self._fused_for(ids)
+        if fused is not None:
+            return fused.decode_rows(ids, positions, batch, out)
+        logits = self.logits(self.decode(self.embed(ids), positions, batch))
+        return logits if out is None else out.copy_(logits)
+
+    def use_cpu_kernels(self, report: Report = lambda line: None, deterministic: bool = False) -> None:
+        """Let the kernels of the CPU compute what they can; `report` says what that is, and else why it is nothing.
+
+        With `deterministic` they compute steps of any size, and each token in one way only, so that within a sequence
+        nothing depends on how it was cut or on what is computed beside it. Of a decoder that is left as it is, that
+        holds for its linear modules; the rest is for attention and for its own modules to keep.
+        """
+        try:
+            kernels = kernels_for(self.dtype, one_kind=deterministic)
+        except CannotBuild as reason:
+            report(f"no kernels for this CPU: {reason}")
+            return
+        self._fuses_all = deterministic
+        sizes = self.key_value_shape, self.position_rows
+        try:
+            self._fused = fused_decoder(self._decoder, self._head, self._by_modules, *sizes, kernels)
+            report(f"decode steps are computed in one call, by kernels for {kernels.target}")
+        except Unrecognised as reason:
+            report(f"decode steps are computed module by module, linear ones by kernels for {kernels.target}: {reason}")
+        if self._fused is None or self._has_loras:
+            for root in (self._decoder, self._head.projection):
+                use_kernels_in_linears(root, kernels, always=deterministic)
+
+    @property
+    def has_cpu_kernels(self) -> bool:
+        """Whether kernels of the CPU compute decode steps."""
+        return self._fused is not None
+
+    def _fused_for(self, given: torch.Tensor) -> FusedDecoder | None:
+        """The fused decoder, unless rows take adapters, or tensors only pretend to have data."""
+        return self._fused if type(given) is torch.Tensor and not self._lora_rows.are_taken else None
 
     def taking_loras(self, numbers: torch.Tensor | None) -> AbstractContextManager[None]:
         """Within it, row i of what goes into `decode` and `logits` takes the adapter numbers[i], 0 being none.
@@ -97,7 +151,8 @@ class ModelAdapter:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [N, hidden] -> float32 logits [N, vocab]."""
-        return self._head.logits(hidden)
+        fused = self._fused_for(hidden)
+        return self._head.logits(hidden) if fused is None else fused.logits(hidden)
 
     def encode(self, media: Sequence[MediaInput]) -> list[torch.Tensor]:
         """Embeddings [rows, embedding_width] of pictures and clips, in order; see VisionTower.encode."""
@@ -114,6 +169,40 @@ class ModelAdapter:
             return np.broadcast_to(np.arange(first, first + length), (self.position_rows, length))
         arguments = rope_arguments(prompt_ids, mask, media, self._merge_size, self._family)
         return rope_positions(self._model.model.get_rope_index, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByModules:
+    """The decoder and its head, computed by their own modules."""
+
+    decoder: Any
+    head: Head
+    position_rows: int
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """See ModelAdapter.embed."""
+        return self.decoder.get_input_embeddings()(ids)
+
+    def decode(
+        self,
+        embeddings: torch.Tensor,
+        positions: torch.Tensor,
+        batch: PagedBatch,
+        layer_features: Sequence[torch.Tensor] = (),
+    ) -> torch.Tensor:
+        """See ModelAdapter.decode."""
+        output = self.decoder(
+            inputs_embeds=embeddings.unsqueeze(0),
+            position_ids=positions if self.position_rows == 1 else positions.unsqueeze(1),
+            use_cache=False,
+            paged_batch=batch,
+            **decoder_arguments(layer_features),
+        )
+        return output.last_hidden_state[0]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See ModelAdapter.logits."""
+        return self.head.logits(hidden)
 
 
 def _merge_size(checkpoint: Checkpoint) -> int:

@@ -7,32 +7,20 @@ for the name: without one, transformers builds no dense mask and reads nothing o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from transformers import AttentionInterface
 
+from fanlight_engine.model.attention.segments import PrefillQueries, Segment
 from fanlight_engine.model.kv_cache import PagedKeyValueCache
+
+__all__ = ["ATTENTION_NAME", "AttentionBackend", "LayerAttention", "PagedBatch", "PrefillQueries", "Segment"]
 
 ATTENTION_NAME = "fanlight_paged"
 _WITHOUT_EFFECT = frozenset({"dropout", "is_causal", "position_ids", "cache", "use_cache", "return_dict"})
 """What decoders pass to their attention besides, and what needs nothing done: pages and masks are ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Host-side facts of one sequence's queries: rows [query_start, query_start + query_length) of the packed step.
-
-    The last of them sees `context_length` keys, the one before one less, and so on (causal). `spans` are the runs of
-    positions [start, end) that besides see the whole of themselves: those that touch the queries, uncut and in order;
-    none of them reaches beyond the context.
-    """
-
-    query_start: int
-    query_length: int
-    context_length: int
-    spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +41,13 @@ class PagedBatch:
     """The other sequences, in order."""
     window_bounds_spans: bool = False
     """Whether a sliding window hides the far beginning of a span from its later positions; see Family."""
+    prefill_queries: PrefillQueries | None = field(default=None, init=False)
+    """What the device must know of `prefill_segments`, where there are any; made here, once for all layers."""
+
+    def __post_init__(self) -> None:
+        if self.prefill_segments:
+            made = PrefillQueries.of(self.prefill_segments, self.window_bounds_spans, self.page_tables.device)
+            object.__setattr__(self, "prefill_queries", made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +65,12 @@ class AttentionBackend(Protocol):
     """Computes attention of packed queries over paged keys and values."""
 
     name: str
+    gathers_tables: bool
+    """Whether decode rows cost as much as page tables are wide; else contexts alone say how far it reads."""
+
+    def write(self, batch: PagedBatch, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put the step's keys and values [T, kv_heads, head_dim] of one layer into their slots."""
+        ...
 
     def attend(self, queries: torch.Tensor, batch: PagedBatch, layer: LayerAttention) -> torch.Tensor:
         """Queries [T, heads, head_dim] -> outputs of the same shape. The step's own K/V are in the pages already."""
@@ -94,7 +95,7 @@ def _paged_attention(
     if unknown:  # not an assertion: the checkpoint is at fault, and leaving it out would change answers silently
         raise NotImplementedError(f"a decoder asks its attention for {unknown}, which no backend does")
     layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType] set by every decoder attention
-    paged_batch.cache.write(layer, paged_batch.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    paged_batch.backend.write(paged_batch, layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     outputs = paged_batch.backend.attend(
         query[0].transpose(0, 1), paged_batch, LayerAttention(layer, scale, sliding_window, softcap)

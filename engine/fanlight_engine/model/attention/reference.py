@@ -18,6 +18,11 @@ class ReferenceAttention:
     """SDPA over gathered pages."""
 
     name = "reference"
+    gathers_tables = True
+
+    def write(self, batch: PagedBatch, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """See AttentionBackend.write."""
+        batch.cache.write(layer, batch.slots, keys, values)
 
     def attend(self, queries: torch.Tensor, batch: PagedBatch, layer: LayerAttention) -> torch.Tensor:
         """See AttentionBackend.attend."""
@@ -28,8 +33,14 @@ class ReferenceAttention:
             outputs[: batch.decode_rows] = _attend_decodes(queries[: batch.decode_rows], batch, layer)
         for index, segment in enumerate(batch.prefill_segments, start=batch.decode_rows):
             rows = slice(segment.query_start, segment.query_start + segment.query_length)
-            outputs[rows] = _attend_chunk(queries[rows], batch, index, segment, layer)
+            outputs[rows] = self.attend_chunk(queries[rows], batch, index, segment, layer)
         return outputs
+
+    def attend_chunk(
+        self, queries: torch.Tensor, batch: PagedBatch, index: int, segment: Segment, layer: LayerAttention
+    ) -> torch.Tensor:
+        """The chunk of the batch's sequence `index`, [n, heads, head_dim]."""
+        return _attend_chunk(queries, batch, index, segment, layer)
 
 
 def _attend_decodes(queries: torch.Tensor, batch: PagedBatch, layer: LayerAttention) -> torch.Tensor:
@@ -40,16 +51,13 @@ def _attend_decodes(queries: torch.Tensor, batch: PagedBatch, layer: LayerAttent
     kv_heads = keys.shape[2]
     gathered_keys = keys[page_tables].flatten(1, 2).transpose(1, 2)  # [D, kv_heads, W * page_size, head_dim]
     gathered_values = values[page_tables].flatten(1, 2).transpose(1, 2)
-    positions = torch.arange(gathered_keys.shape[2], device=queries.device)
-    lengths = batch.context_lengths[: batch.decode_rows, None]
-    visible = positions < lengths
-    if layer.sliding_window is not None:
-        visible = visible & (positions >= lengths - layer.sliding_window)
+    limits = batch.context_lengths[: batch.decode_rows]
+    first_keys = torch.zeros_like(limits) if layer.sliding_window is None else limits - layer.sliding_window
     outputs = _attention(
         queries.reshape(rows, kv_heads, heads // kv_heads, head_dim),
         gathered_keys,
         gathered_values,
-        visible[:, None, None, :],
+        _visible(first_keys, limits, gathered_keys.shape[2])[:, None, None, :],
         layer,
     )
     return outputs.reshape(rows, heads, head_dim)
@@ -66,14 +74,24 @@ def _attend_chunk(
     length, heads, head_dim = queries.shape
     kv_heads = context_keys.shape[0]
     groups = heads // kv_heads
+    assert batch.prefill_queries is not None, "a batch with segments has their queries"
+    first = segment.query_start - batch.decode_rows
+    first_keys = batch.prefill_queries.first_keys(layer.sliding_window)[first : first + length]
+    limits = batch.prefill_queries.limits[first : first + length]
     outputs = _attention(
         queries.transpose(0, 1).reshape(kv_heads, groups, length, head_dim),
         context_keys.unsqueeze(1).expand(-1, groups, -1, -1),
         context_values.unsqueeze(1).expand(-1, groups, -1, -1),
-        _visible_keys(segment, layer, batch.window_bounds_spans, queries.device),
+        _visible(first_keys, limits, segment.context_length),
         layer,
     )
     return outputs.reshape(heads, length, head_dim).transpose(0, 1)
+
+
+def _visible(first_keys: torch.Tensor, limits: torch.Tensor, context: int) -> torch.Tensor:
+    """[n, context] bool: whether a key is in the interval [first, limit) of each of n queries."""
+    keys = torch.arange(context, device=limits.device)
+    return (keys >= first_keys[:, None]) & (keys < limits[:, None])
 
 
 def _attention(
@@ -86,21 +104,3 @@ def _attention(
     scores = torch.tanh(scores / layer.soft_cap) * layer.soft_cap
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1, dtype=torch.float32)
     return weights.to(queries.dtype) @ values
-
-
-def _visible_keys(
-    segment: Segment, layer: LayerAttention, window_bounds_spans: bool, device: torch.device
-) -> torch.Tensor:
-    """[n, context] bool: which keys each query of the chunk sees."""
-    first_query = segment.context_length - segment.query_length
-    query_positions = torch.arange(first_query, segment.context_length, device=device)[:, None]
-    key_positions = torch.arange(segment.context_length, device=device)[None, :]
-    visible = key_positions <= query_positions
-    in_span = torch.zeros_like(visible)
-    for start, end in segment.spans:
-        queries_inside = (query_positions >= start) & (query_positions < end)
-        in_span |= queries_inside & (key_positions >= start) & (key_positions < end)
-    if layer.sliding_window is None:
-        return visible | in_span
-    in_window = key_positions > query_positions - layer.sliding_window
-    return (visible | in_span) & in_window if window_bounds_spans else (visible & in_window) | in_span
