@@ -4,7 +4,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check gen format show-path show-media show-families train-tiny clean
+.PHONY: demo test check gen format show-path show-media show-families show-decode gpu peers benchmarks train-tiny clean
 
 $(INSTALLED): pyproject.toml clients/python/pyproject.toml
 	test -x $(PYTHON) || python3 -m venv $(VENV)
@@ -45,6 +45,21 @@ show-media: $(INSTALLED)  ## measures the bars of media and prints them as a tab
 
 show-families: $(INSTALLED)  ## measures the bars of families and prints them as a table
 	$(PYTHON) -m tools.show_families
+
+show-decode: $(INSTALLED)  ## measures the bars of decoding and prints them as a table; `make peers` first, for all of it
+	$(PYTHON) -m tools.show_decode
+
+peers: $(INSTALLED)  ## installs the engines that ours is measured against into .peers, 7 GB
+	$(PYTHON) -m benchmarks.peers.install
+
+benchmarks: $(INSTALLED)  ## measures everything again, half an hour on an idle machine, and writes docs/performance.md
+	for one in cpu vlm scheduler serve grpc_overhead deterministic; do \
+		$(PYTHON) -m benchmarks.$$one --json docs/performance/$$one.json || exit 1; \
+	done
+	$(PYTHON) -m benchmarks.document
+
+gpu: $(INSTALLED)  ## where a CUDA device is: tests/gpu and benchmarks/gpu in one script, under nine minutes
+	$(PYTHON) -m benchmarks.gpu --tests --out build/gpu
 
 train-tiny: $(INSTALLED)  ## trains models/fanlight-tiny (an hour and more), resumes where it was stopped, then measures it
 	$(PYTHON) -m tools.train_tiny

@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -23,6 +23,7 @@ import torch
 
 MAX_SPREAD = 0.2
 """Largest difference between the ratios of two rounds, as part of the median, with which a ratio is still given."""
+FEWEST_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,14 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Ours against theirs in one run, and the ratio that is aimed at."""
+    """Ours against theirs in one run, and the ratio that is aimed at: a bar, or a goal where it does not gate."""
 
     name: str
     unit: str
     bar: float
     ours: Runs
     theirs: Runs
+    gates: bool = True
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -65,16 +67,37 @@ class Comparison:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the bar is reached; None where nothing can be said."""
-        return None if self.ratio is None else self.ratio >= self.bar
+        """Whether the bar is reached; None where nothing can be said.
+
+        Rounds that spread too far for a ratio still agree on this where all of them are on the same side of the bar.
+        """
+        reached = [ratio >= self.bar for ratio in self.ratios]
+        if self.ratio is not None:
+            return self.ratio >= self.bar
+        return reached[0] if len(set(reached)) == 1 else None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Comparison:
+        """Out of what `facts` gave."""
+        ours, theirs = (Runs(side["name"], tuple(side["rounds"])) for side in (facts["ours"], facts["theirs"]))
+        return cls(facts["name"], facts["unit"], facts["bar"], ours, theirs, facts["gates"])
 
     def line(self) -> str:
         """The comparison in one line of text."""
         figures = f"{self.ours.median:8.2f} {self.theirs.median:8.2f} {self.unit}"
         if self.ratio is None:
-            return f"{self.name:36} {figures}  no ratio: rounds spread {self.spread:.0%}, over {MAX_SPREAD:.0%}"
-        verdict = f"bar {self.bar:.2f} {'holds' if self.holds else 'FALLS SHORT'}, spread {self.spread:.0%}"
-        return f"{self.name:36} {figures}  ratio {self.ratio:.2f} ({verdict})"
+            spread = f"no ratio: rounds spread {self.spread:.0%}, over {MAX_SPREAD:.0%}"
+            return f"{self.name:42} {figures}  {spread}{f', {self.verdict}' if self.verdict else ''}"
+        return f"{self.name:42} {figures}  ratio {self.ratio:.2f} ({self.verdict}, spread {self.spread:.0%})"
+
+    @property
+    def verdict(self) -> str:
+        """What the rounds say of the bar; nothing where they disagree."""
+        if self.holds is None:
+            return ""
+        aim, reached, missed = ("bar", "holds", "FALLS SHORT") if self.gates else ("goal", "reached", "not reached")
+        in_every_round = " in every round" if self.ratio is None else ""
+        return f"{aim} {self.bar:.2f} {reached if self.holds else missed}{in_every_round}"
 
     def facts(self) -> dict[str, Any]:
         """The comparison as JSON values, rounds included."""
@@ -82,6 +105,7 @@ class Comparison:
             "name": self.name,
             "unit": self.unit,
             "bar": self.bar,
+            "gates": self.gates,
             "ratio": self.ratio,
             "holds": self.holds,
             "spread": self.spread,
@@ -109,14 +133,28 @@ class Result(Protocol):
 
 def run_benchmark(description: str, title: str, rounds: int, measure: Callable[[int], Result]) -> None:
     """The command line of a benchmark: measure, print, write. `rounds` is how many count unless asked otherwise."""
+    arguments = benchmark_parser(description, rounds).parse_args()
+    deliver(measure(checked_rounds(arguments.rounds)), title, arguments)
+
+
+def benchmark_parser(description: str, rounds: int) -> argparse.ArgumentParser:
+    """The options that every benchmark has; one with more of them adds these."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--rounds", type=int, default=rounds, help="rounds that count, at least 5")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds that count, at least {FEWEST_ROUNDS}")
     parser.add_argument("--json", type=Path, help="file to write the result to")
     parser.add_argument("--svg", type=Path, help="file to draw the result to; needs matplotlib")
-    arguments = parser.parse_args()
-    if arguments.rounds < 5:
-        parser.error(f"--rounds is {arguments.rounds}, a median of at least 5 is needed")
-    result = measure(arguments.rounds)
+    return parser
+
+
+def checked_rounds(rounds: int) -> int:
+    """The number, where a median can be made of so many. Raises SystemExit."""
+    if rounds < FEWEST_ROUNDS:
+        raise SystemExit(f"--rounds is {rounds}, a median of at least {FEWEST_ROUNDS} is needed")
+    return rounds
+
+
+def deliver(result: Result, title: str, arguments: argparse.Namespace) -> None:
+    """Print the result, and write it to the files that were asked for."""
     print(result.text())
     if arguments.json:
         write_json(arguments.json, result.facts())
@@ -158,23 +196,31 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
 
 
 def write_svg(file: Path, title: str, comparisons: Sequence[Comparison]) -> None:
-    """Bars of both medians, with the range of the rounds. Raises SystemExit where matplotlib is missing."""
+    """Every ratio as a bar with the range of its rounds, and a mark at what is aimed at; equal results, equal files.
+
+    Raises SystemExit where matplotlib is missing.
+    """
     try:
-        from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
+        import matplotlib
+        from matplotlib.figure import Figure
     except ImportError:
         raise SystemExit("--svg needs matplotlib, which is not installed: pip install matplotlib") from None
-    figure = Figure(figsize=(9, 1 + len(comparisons)), layout="tight")
-    axes = figure.subplots()
-    for row, comparison in enumerate(comparisons):
-        for runs, offset, colour in ((comparison.ours, -0.2, "#1b6ca8"), (comparison.theirs, 0.2, "#b0b0b0")):
-            ends = [[runs.median - min(runs.figures)], [max(runs.figures) - runs.median]]
-            axes.barh(row + offset, runs.median, 0.36, color=colour, xerr=ends, label=runs.name if row == 0 else None)
-    axes.set_yticks(range(len(comparisons)), [comparison.name for comparison in comparisons])
-    axes.invert_yaxis()
-    axes.set_xlabel(comparisons[0].unit)
-    axes.set_title(title)
-    axes.legend()
-    figure.savefig(file, format="svg")
+    with matplotlib.rc_context({"svg.hashsalt": "fanlight", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(9, 1.2 + 0.4 * len(comparisons)), layout="tight")
+        axes = figure.subplots()
+        for row, comparison in enumerate(comparisons):
+            ratio = statistics.median(comparison.ratios)
+            ends = [[ratio - min(comparison.ratios)], [max(comparison.ratios) - ratio]]
+            colour = "#b0b0b0" if comparison.ratio is None else "#1b6ca8"
+            axes.barh(row, ratio, 0.6, color=colour, xerr=ends)
+            axes.plot([comparison.bar] * 2, [row - 0.4, row + 0.4], color="#c0392b")
+        axes.set_yticks(range(len(comparisons)), [comparison.name for comparison in comparisons])
+        axes.invert_yaxis()
+        axes.set_xlabel(
+            "ours to theirs, with the range of the rounds; red: what is aimed at; grey: rounds spread too far"
+        )
+        axes.set_title(title)
+        figure.savefig(file, format="svg", metadata={"Date": None})
 
 
 def _processor() -> str:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,9 @@ __all__ = [
     "TokenPrompt",
     "VideoPart",
 ]
+
+# Where torchao is installed, transformers imports it, and torch warns of a deprecation in torchao itself.
+logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
 
 _HOMES = {
     "LLM": "fanlight_engine.offline.llm",

@@ -42,6 +42,8 @@ class CoreFacts:
     embedding_row_bytes: int
     dtype: str = ""
     """Number type of weights and KV cache, by torch's name for it."""
+    attention: str = ""
+    """The attention backend."""
     bidirectional: Bidirectional = Bidirectional.NONE
     longest_span: int = 0
     long_factor_border: int = 0

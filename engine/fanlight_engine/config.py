@@ -61,8 +61,16 @@ class EngineConfig:
     """Number type of weights and KV cache: float32, bfloat16, float16, or auto (float32 on a CPU, else the model's)."""
     quantization: str = ""
     """How the decoder's linear layers are stored: int8 (weights only, made while loading), or empty as they are."""
-    attention: str = "reference"
-    """Attention backend; reference, which runs on every device, is the only one."""
+    attention: str = "auto"
+    """Attention backend: reference (every device), cpu, triton, flash, or auto (measured at start-up)."""
+    graphs: bool = True
+    """Capture decode steps as CUDA graphs, where the device has them."""
+    async_scheduling: bool = True
+    """Plan a decode step before the results of the last one are read, where the device computes beside the host."""
+    cpu_kernels: bool = True
+    """Compute on a CPU with our own kernels, compiled at the first start, where processor and checkpoint allow it."""
+    deterministic: bool = False
+    """Give a request the same answer, bit for bit, whatever is computed beside it; slower."""
     torch_threads: int = 0
     """Threads of one operator in the step loop; 0 leaves torch's own choice."""
     context_length: int = 0
@@ -80,7 +88,8 @@ class EngineConfig:
     max_waiting_requests: int = 256
     """Requests queued beyond those; more are refused with a hint when to retry."""
     max_step_tokens: int = 512
-    """Token budget of one step; decodes come first, prefill chunks take the rest."""
+    """Token budget of one step; decodes come first, prefill chunks take the rest. Running streams wait for a whole step
+    between two tokens. Prompts of up to an eighth of it get ahead of a longer one's next chunk."""
     max_step_embedding_rows: int = 1024
     """Encoder budget of one step, in embeddings; one medium larger than that is encoded alone. A quarter of it while
     streams decode."""
@@ -178,6 +187,7 @@ class EngineConfig:
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _QUANTIZATIONS = ("", "int8")
+_ATTENTIONS = ("auto", "reference", "cpu", "triton", "flash")
 _RANGES = (
     ("torch_threads", 0, 1024),
     ("context_length", 0, 1 << 24),
@@ -272,6 +282,7 @@ def _judge(settings: Mapping[str, Setting], traits: CheckpointTraits | None = No
     refuse_out_of_range(settings, _RANGES)
     refuse_other_words(settings, "dtype", _DTYPES)
     refuse_other_words(settings, "quantization", _QUANTIZATIONS)
+    refuse_other_words(settings, "attention", _ATTENTIONS)
     refuse_contradictions(settings, traits)
     parse_lora(settings["lora"].value)
     if traits is not None:

@@ -16,6 +16,8 @@ from fanlight_engine.settings import CHECKPOINT, DEFAULT, FLAG, Setting
 
 Settings = Mapping[str, Setting]
 
+FLASH_PAGE_MULTIPLE = 256
+"""What torch's flash attention wants the size of a page to be a multiple of."""
 PICTURE_SETTINGS = (
     "image_processing_config",
     "low_detail_tokens",
@@ -85,6 +87,7 @@ def _contradictions(settings: Settings, traits: CheckpointTraits | None) -> Iter
     yield from _of_steps(settings)
     yield from _of_the_kv_cache(settings)
     yield from _of_lengths(settings)
+    yield from _of_attention(settings)
     yield from _of_media(settings)
     if traits is not None:
         yield from _with_a_checkpoint(settings, traits)
@@ -138,6 +141,20 @@ def _of_lengths(settings: Settings) -> Iterator[str]:
         )
     if answer.is_chosen and 0 < context.value < answer.value and not context.outranks(answer):
         yield (f"{answer} is above {context}, which wins: lower the first, or set it to 0 for the rest of the context")
+
+
+def _of_attention(settings: Settings) -> Iterator[str]:
+    attention, device, page = settings["attention"], settings["device"], settings["page_size"]
+    kind = device.value.partition(":")[0]
+    if attention.value in ("triton", "flash") and kind != "cuda":
+        yield f"{attention} needs a GPU (NVIDIA, AMD), and {device} is none: set {device.name} to cuda, or choose auto"
+    if attention.value == "cpu" and kind != "cpu":
+        yield f"{attention} computes on a CPU, and {device} is none: set {device.name} to cpu, or choose auto"
+    if attention.value == "flash" and page.value % FLASH_PAGE_MULTIPLE:
+        yield (
+            f"{attention} needs pages of a multiple of {FLASH_PAGE_MULTIPLE} tokens, and {page} is none: "
+            f"set {page.name} to {FLASH_PAGE_MULTIPLE}, or choose triton"
+        )
 
 
 def _of_media(settings: Settings) -> Iterator[str]:

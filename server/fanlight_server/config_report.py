@@ -42,13 +42,15 @@ class ConfigReport:
 def with_decided(settings: Iterable[Setting], facts: CoreFacts, own_dtype: str) -> tuple[Setting, ...]:
     """The settings with what was decided while loading; `own_dtype` is the checkpoint's number type.
 
-    That is the context that the KV cache holds, its pages, the bytes that it took, and the number type.
+    That is the context that the KV cache holds, its pages, the bytes that it took, the number type, and the
+    attention backend.
     """
     decided = {
         "context_length": (facts.context_length, MEMORY),
         "kv_pages": (facts.pages, MEMORY),
         "kv_cache_bytes": (facts.memory.key_value_bytes, MEMORY),
         "dtype": (facts.dtype, CHECKPOINT if facts.dtype == own_dtype else DEVICE),
+        "attention": (facts.attention, DEVICE),
     }
     return tuple(_decided(one, *decided[one.name]) if one.name in decided else one for one in settings)
 

@@ -231,7 +231,7 @@ def test_wrong_settings_are_told_with_exit_code_2(
     [
         (["--device", "cuda:99"], 2, "device 'cuda:99' cannot be used here"),
         (["--device", "abacus"], 2, "device 'abacus' cannot be used here"),
-        (["--attention", "magic"], 2, "attention is 'magic', it must be one of reference"),
+        (["--attention", "magic"], 2, "attention is 'magic' (from flag), it must be one of auto, reference, cpu"),
         (["--lora", "red=no/such/adapter"], 4, "lora red: no/such/adapter is no directory"),
         (["--quantization", "int8"], 2, "quantization=int8 needs the package torchao, which is not installed"),
     ],
@@ -359,6 +359,7 @@ def test_a_running_server_tells_what_the_command_shows(
         "kv_pages": "memory",
         "kv_cache_bytes": "memory",
         "dtype": "device",
+        "attention": "device",
     }
     assert decided["dtype"]["value"] == "float32"
     (taken,) = [int(one["bytes"]) for one in told["memory"] if one["part"] == "KV cache"]

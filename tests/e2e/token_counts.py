@@ -26,7 +26,7 @@ from fanlight_engine.core.build import build_engine
 from fanlight_engine.core.engine import Engine
 from fanlight_engine.core.messages import AddRequest
 from fanlight_engine.core.scheduler import Plan
-from fanlight_engine.model.runner import SampledToken
+from fanlight_engine.model.runner import Launched
 from tests.e2e.made_models import EMBEDDED, MAKERS, model_path
 from tests.e2e.random_requests import RandomMedia, RandomRequest, RandomRequests
 from tests.e2e.serving import Served, serving
@@ -46,19 +46,19 @@ class CoreWatch:
         """A core that is watched."""
         engine = build_engine(*arguments)
         add, runner = engine.add, engine._runner
-        run = runner.run
+        launch = runner.launch
 
         def watched_add(request: AddRequest) -> Any:
             self.requests[request.request_id] = request
             return add(request)
 
-        def watched_run(plan: Plan) -> list[SampledToken]:
+        def watched_launch(plan: Plan, after: Launched | None = None) -> Launched:
             for chunk in plan.chunks:
                 if chunk.end == chunk.sequence.prompt_length:
                     self.pages[chunk.sequence.id] = len(chunk.sequence.pages)
-            return run(plan)
+            return launch(plan, after)
 
-        engine.add, runner.run = watched_add, watched_run
+        engine.add, runner.launch = watched_add, watched_launch
         return engine
 
 

@@ -9,7 +9,7 @@ from fanlight_engine.errors import Reason
 from tests.engine.driver import Driver
 
 MakeDriver = Callable[..., Driver]
-"""(checkpoint, **settings) -> a driver for them; see conftest."""
+"""(checkpoint, runs_ahead=None, **settings) -> a driver for them; see conftest."""
 
 
 def answer(driver: Driver, asked: AddRequest) -> list[int]:

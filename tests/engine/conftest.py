@@ -114,11 +114,11 @@ def make_driver(drivers: dict[Any, Driver]) -> Iterator[MakeDriver]:
     """Drivers by checkpoint and settings, built once; whatever a test did, all must be idle and clean after it."""
     used: list[Driver] = []
 
-    def make(checkpoint: Checkpoint, **settings: Any) -> Driver:
-        key = (checkpoint.name, *sorted(settings.items()))
+    def make(checkpoint: Checkpoint, runs_ahead: bool | None = None, **settings: Any) -> Driver:
+        key = (checkpoint.name, runs_ahead, *sorted(settings.items()))
         if key not in drivers:
             defaults = {"torch_threads": 1, "kv_pages": 64, "context_length": 512}
-            drivers[key] = Driver(EngineConfig(**{**defaults, **settings}), checkpoint)
+            drivers[key] = Driver(EngineConfig(**{**defaults, **settings}), checkpoint, runs_ahead)
         used.append(drivers[key])
         return drivers[key]
 

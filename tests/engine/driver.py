@@ -27,7 +27,7 @@ from fanlight_engine.core.messages import (
     encode,
 )
 from fanlight_engine.core.scheduler import Plan
-from fanlight_engine.model.runner import Runner, SampledToken
+from fanlight_engine.model.runner import Launched, Runner
 from tests.engine.reference import NEAR_TIE, Case
 
 
@@ -44,12 +44,14 @@ class Answer:
 class Driver:
     """One core, fed by hand; every message goes through its serialised form."""
 
-    def __init__(self, config: EngineConfig, checkpoint: Checkpoint) -> None:
-        self.engine: Engine = build_engine(config, checkpoint)
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint, runs_ahead: bool | None = None) -> None:
+        """`runs_ahead` as in Engine; None leaves it to device and settings."""
+        self.engine: Engine = build_engine(config, checkpoint, runs_ahead=runs_ahead)
         self.answers: dict[str, Answer] = {}
         self.largest_batch = 0
         self.chunks_starting_inside_an_image = 0
         self.chunks_ending_before_a_span = 0
+        self.steps_launched_ahead = 0
         self._watch(self.engine._runner)
 
     def add(self, request: AddRequest) -> FromCore:
@@ -94,9 +96,10 @@ class Driver:
 
     def _watch(self, runner: Runner) -> None:
         """Record what each plan looks like on its way to the device."""
-        run = runner.run
+        launch = runner.launch
 
-        def watched(plan: Plan) -> list[SampledToken]:
+        def watched(plan: Plan, after: Launched | None = None) -> Launched:
+            self.steps_launched_ahead += after is not None
             self.largest_batch = max(self.largest_batch, len(plan.chunks))
             for chunk in plan.chunks:
                 first = next(chunk.sequence.mask.pieces(chunk.start, chunk.end), None)
@@ -105,9 +108,9 @@ class Driver:
                 self.chunks_ending_before_a_span += bool(
                     chunk.sequence.spans.beginning_between(chunk.end, chunk.end + 1)
                 )
-            return run(plan)
+            return launch(plan, after)
 
-        runner.run = watched
+        runner.launch = watched
 
     def _hear(self, message: FromCore) -> FromCore:
         message = decode_from_core(encode(message))

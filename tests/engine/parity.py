@@ -93,6 +93,7 @@ class Outcome:
     largest_batch: int
     cached_tokens: int
     """Prompt tokens of the answers that were compared, found in the prefix cache."""
+    steps_launched_ahead: int
 
 
 def check_outcome(outcome: Outcome, arrangement: Arrangement, takes_images: bool) -> None:
@@ -119,11 +120,16 @@ def _check_splits(outcome: Outcome) -> None:
         raise AssertionError("no chunk ended before a picture that is computed as a whole")
 
 
-def run_arrangement(reference: Reference, cases: list[Case], arrangement: Arrangement) -> Outcome:
-    """Compute the cases as arranged, in an order and batches drawn from a fixed seed, and compare every answer."""
+def run_arrangement(
+    reference: Reference, cases: list[Case], arrangement: Arrangement, runs_ahead: bool | None = None
+) -> Outcome:
+    """Compute the cases as arranged, in an order and batches drawn from a fixed seed, and compare every answer.
+
+    `runs_ahead` as in Engine; None leaves it to device and settings.
+    """
     bidirectional = reference.checkpoint.family.bidirectional
     config = EngineConfig(torch_threads=1, **_sized(arrangement, cases, bidirectional))
-    driver = Driver(config, reference.checkpoint)
+    driver = Driver(config, reference.checkpoint, runs_ahead)
     requests = [request_for(case, number, reference.checkpoint, NEW_TOKENS) for number, case in enumerate(cases)]
     order = random.Random(arrangement.name).sample(requests, len(requests))
     for _ in range(2 if arrangement.repeats else 1):
@@ -137,6 +143,7 @@ def run_arrangement(reference: Reference, cases: list[Case], arrangement: Arrang
         driver.chunks_ending_before_a_span,
         driver.largest_batch,
         sum(answer.prefilled.cached_tokens for answer in answers if answer.prefilled),
+        driver.steps_launched_ahead,
     )
 
 

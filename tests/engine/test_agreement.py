@@ -51,7 +51,8 @@ class Loaded:
         self.model: Any = load_model(self.checkpoint, CPU, dtype)
 
     def check(self) -> None:
-        check_agreement(self.model, ModelAdapter(self.model, self.checkpoint), ReferenceAttention(), self.checkpoint)
+        adapter = ModelAdapter(self.model, self.checkpoint)
+        check_agreement(self.model, adapter, ReferenceAttention(), self.checkpoint, page_size=8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

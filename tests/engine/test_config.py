@@ -151,6 +151,10 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None
         ({"page_size": 4096}, "page_size is 4096"),
         ({"max_images": -1}, "max_images is -1"),
         ({"dtype": "int4"}, r"dtype is 'int4' \(from flag\), it must be one of auto, float32, bfloat16, float16"),
+        (
+            {"attention": "telepathy"},
+            r"attention is 'telepathy' \(from flag\), it must be one of auto, reference, cpu, triton, flash",
+        ),
         ({"frame_manifest_root": "no/such/place"}, "frame_manifest_root is 'no/such/place', which is no directory"),
     ],
 )

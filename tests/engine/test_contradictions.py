@@ -208,3 +208,29 @@ def test_weights_are_quantised_once() -> None:
 def test_an_adapter_has_a_name_of_its_own() -> None:
     assert "'a-text-model'" in refusal(flags={"lora": "a-text-model=somewhere"}, traits=TEXT)
     assert "two adapters 'a'" in refusal(environment={"FANLIGHT_LORA": "a=one,a=two"})
+
+
+@pytest.mark.parametrize("attention", ["triton", "flash"])
+def test_attention_of_gpus_needs_a_gpu(attention: str) -> None:
+    assert refusal(flags={"attention": attention, "page_size": 256}) == (
+        f"attention ({attention} from flag) needs a GPU (NVIDIA, AMD), and device (cpu by default) is none: set device "
+        "to cuda, or choose auto"
+    )
+    assert accepted(flags={"attention": attention, "page_size": 256, "device": "cuda:1"}).attention == attention
+
+
+def test_attention_of_cpus_needs_a_cpu() -> None:
+    assert refusal(flags={"attention": "cpu", "device": "cuda"}) == (
+        "attention (cpu from flag) computes on a CPU, and device (cuda from flag) is none: set device to cpu, or "
+        "choose auto"
+    )
+    assert accepted(flags={"attention": "cpu"}).attention == "cpu"
+
+
+def test_flash_attention_needs_large_pages() -> None:
+    chosen = {"attention": "flash", "device": "cuda"}
+    assert refusal(flags=chosen) == (
+        "attention (flash from flag) needs pages of a multiple of 256 tokens, and page_size (16 by default) is none: "
+        "set page_size to 256, or choose triton"
+    )
+    assert accepted(flags={**chosen, "page_size": 512}).page_size == 512

@@ -22,7 +22,7 @@ from fanlight_engine.core.messages import (
 )
 from fanlight_engine.core.scheduler import Plan
 from fanlight_engine.errors import Reason
-from fanlight_engine.model.runner import SampledToken
+from fanlight_engine.model.runner import Launched
 from fanlight_engine.request import FinishReason
 from tests.engine.answers import MakeDriver, answer, assert_rejected, end_of
 from tests.engine.builders import llava_picture, picture, qwen_picture, request, words
@@ -190,14 +190,14 @@ class TestFailure:
         driver = make_driver(llama)
         asked = [request(f"neighbour {number}", words(6, seed=number), max_new_tokens=9) for number in range(3)]
         alone = [answer(driver, one) for one in asked]
-        run = driver.engine._runner.run
+        launch = driver.engine._runner.launch
 
-        def fail_on_the_victim(plan: Plan) -> list[SampledToken]:
+        def fail_on_the_victim(plan: Plan, after: Launched | None = None) -> Launched:
             if any(chunk.sequence.id == "victim" and chunk.sequence.generated == 2 for chunk in plan.chunks):
                 raise RuntimeError("a kernel failed")
-            return run(plan)
+            return launch(plan, after)
 
-        monkeypatch.setattr(driver.engine._runner, "run", fail_on_the_victim)
+        monkeypatch.setattr(driver.engine._runner, "launch", fail_on_the_victim)
         for one in (request("victim", words(6), max_new_tokens=9), *asked):
             driver.add(one)
         driver.run()
@@ -211,14 +211,14 @@ class TestFailure:
         driver = make_driver(llama)
         expected = answer(driver, request("before", words(6)))
 
-        def fail(plan: Plan) -> None:
+        def fail(plan: Plan, after: Launched | None = None) -> None:
             raise error("secret of the device")
 
         for name in ("one", "two"):
             driver.add(request(name, words(6), max_new_tokens=9))
         driver.step()
         with monkeypatch.context() as broken:
-            broken.setattr(driver.engine._runner, "run", fail)
+            broken.setattr(driver.engine._runner, "launch", fail)
             driver.step()
         for name in ("one", "two"):
             rejected = assert_rejected(driver.answers[name].end, Reason.ENGINE_FAILURE, "")

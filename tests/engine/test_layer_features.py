@@ -23,9 +23,9 @@ from fanlight_engine.model.vision_cache import VisionCache
 from fanlight_engine.model.vision_tower import VisionTower
 from tests.engine.answers import MakeDriver, answer
 from tests.engine.builders import embedded, picture, qwen_clip, qwen_picture, request, sequence, words
+from tests.engine.capture_guard import CaptureGuard
 from tests.engine.driver import Driver, request_for
 from tests.engine.reference import Reference
-from tests.engine.test_decode_guard import CaptureGuard
 
 HIDDEN, LAYERS = 64, 2
 """Of the Qwen3-VL checkpoint."""
@@ -88,7 +88,7 @@ class TestSteps:
     """What of a step's work they are."""
 
     def test_nothing_is_read_on_the_host_to_add_them(self, make_driver: MakeDriver, qwen3_vl: Checkpoint) -> None:
-        driver = make_driver(qwen3_vl, max_step_tokens=48)
+        driver = make_driver(qwen3_vl, max_step_tokens=48, cpu_kernels=False)
         guarded: list[int] = []
 
         def run(decode: Any, layer_features: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -104,7 +104,7 @@ class TestSteps:
 
     def test_steps_without_media_do_nothing_of_it(self, qwen3_vl_path: Any, make_driver: MakeDriver) -> None:
         reference = Reference(qwen3_vl_path)
-        driver = make_driver(reference.checkpoint, max_step_tokens=32)
+        driver = make_driver(reference.checkpoint, max_step_tokens=32, cpu_kernels=False)  # they call no decoder
         given: list[int] = []
 
         def run(decode: Any, layer_features: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -23,16 +23,17 @@ from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.messages import AddRequest, Rejected, SamplingParams
 from fanlight_engine.core.scheduler import Plan
 from fanlight_engine.errors import CheckpointError
-from fanlight_engine.model.graphs import Bucket, DecodeStep
+from fanlight_engine.model.decode_step import Bucket, DecodeStep
 from fanlight_engine.model.loading.loader import load_model
 from fanlight_engine.model.lora.files import CONFIG_FILE, WEIGHTS_FILE, read_lora_files
 from fanlight_engine.model.lora.rows import add_loras
 from fanlight_engine.model.lora.weights import read_low_rank
-from fanlight_engine.model.runner import SampledToken
+from fanlight_engine.model.runner import Launched
+from tests.engine.capture_guard import CaptureGuard
 from tests.engine.driver import Driver, compare, request_for
 from tests.engine.lora_adapters import EVERY_LINEAR, LoraReference, decoder_modules, make_lora
 from tests.engine.reference import Case, Reference
-from tests.engine.test_decode_guard import EVERY_KIND_OF_SAMPLING, CaptureGuard
+from tests.engine.test_decode_guard import EVERY_KIND_OF_SAMPLING
 
 NEW_TOKENS = 10
 PROMPTS = 7
@@ -82,13 +83,13 @@ def _adapted(directory: Path, base: Path, targets: Callable[..., Any]) -> Adapte
 def _mixes_of_steps(driver: Driver) -> set[frozenset[str]]:
     """Filled with the names that were asked for together in one step."""
     mixes: set[frozenset[str]] = set()
-    run = driver.engine._runner.run
+    launch = driver.engine._runner.launch
 
-    def watched(plan: Plan) -> list[SampledToken]:
+    def watched(plan: Plan, after: Launched | None = None) -> Launched:
         mixes.add(frozenset(chunk.sequence.request.lora for chunk in plan.chunks))
-        return run(plan)
+        return launch(plan, after)
 
-    driver.engine._runner.run = watched
+    driver.engine._runner.launch = watched
     return mixes
 
 

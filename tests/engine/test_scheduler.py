@@ -14,7 +14,7 @@ from fanlight_engine.core.block_pool import BlockPool
 from fanlight_engine.core.encode_queue import EncodeQueue
 from fanlight_engine.core.encoder_budget import EncoderBudget
 from fanlight_engine.core.messages import EncodeRequest, MediaInput
-from fanlight_engine.core.scheduler import Chunk, Plan, Scheduler
+from fanlight_engine.core.scheduler import SHORT_PART, Chunk, Plan, Scheduler
 from fanlight_engine.core.sequence import Sequence, Status
 from fanlight_engine.model.vision_cache import VisionCache
 from tests.engine.builders import Part, picture, sequence, words
@@ -33,6 +33,7 @@ class Core:
         self.encodes = EncodeQueue(self.encoder)
         self.alive: dict[str, Sequence] = {}
         self.finished: list[str] = []
+        self.last_step_was_short = False
         self.ids = random.Random(5)
 
     def add(self, request_id: str, *parts: Part, max_new_tokens: int = 4) -> Sequence:
@@ -49,12 +50,12 @@ class Core:
 
     def step(self) -> Plan:
         """Schedule, check what every plan must keep to, and pretend to compute it."""
-        before = list(self.scheduler.running)
+        before, waited = list(self.scheduler.running), list(self.scheduler.waiting)
         passed_over = self.encodes.was_passed_over
         plan = self.scheduler.schedule(leave_encoder=passed_over)
         self.encodes.plan(plan.encode_jobs)
         if not passed_over:
-            self._check_order(before, plan)
+            self._check_order(before, waited, plan)
         self._check_budgets(plan)
         for job in plan.encode_jobs.values():
             self.vision_cache.fill(job.medium.digest, "embedding")
@@ -79,11 +80,12 @@ class Core:
     def check(self) -> None:
         self.scheduler.check_integrity()
         self.encodes.check_integrity()
-        numbers = [one.number for one in (*self.scheduler.running, *self.scheduler.waiting)]
-        assert numbers == sorted(numbers), "whoever runs came before whoever waits"
+        for queue in (self.scheduler.running, self.scheduler.waiting):
+            numbers = [one.number for one in queue]
+            assert numbers == sorted(numbers), "in order of arrival"
         assert self.vision_cache.used_bytes <= self.vision_cache.budget
 
-    def _check_order(self, before: list[Sequence], plan: Plan) -> None:
+    def _check_order(self, before: list[Sequence], waited: list[Sequence], plan: Plan) -> None:
         flags = [chunk.is_decode for chunk in plan.chunks]
         assert flags == sorted(flags, reverse=True), "decodes come first"
         preempted = [one for one in before if one.status is Status.WAITING]
@@ -91,8 +93,38 @@ class Core:
         planned = {chunk.sequence.id for chunk in plan.chunks}
         for one in self.scheduler.running:
             assert one.id in planned or not one.is_decoding, "a running stream gets its token in every step"
-        if before and before[0].remaining and not before[0].mask.media(before[0].computed, before[0].length):
+        is_short = self._check_who_went_ahead(waited, plan)
+        assert not (is_short and self.last_step_was_short), "every other step is in order of arrival"
+        self.last_step_was_short = is_short
+        has_text = before and before[0].remaining and not before[0].mask.media(before[0].computed, before[0].length)
+        if has_text and not is_short:
             assert before[0].id in planned, "the oldest always goes on"
+
+    def _check_who_went_ahead(self, waited: list[Sequence], plan: Plan) -> bool:
+        """Whether the step was a short one; it keeps to what such a step is allowed."""
+        still_waiting = [one for one in waited if one.status is Status.WAITING and not one.preemptions]
+        started = [chunk for chunk in plan.chunks if chunk.sequence in waited]
+        overtaking = [one for one in started if any(old.number < one.sequence.number for old in still_waiting)]
+        under_way = [one for one in self.scheduler.running if one.remaining and not one.is_decoding]
+        prompts = [chunk for chunk in plan.chunks if not chunk.is_decode]
+        left_out = [one for one in under_way if one.id not in {chunk.sequence.id for chunk in prompts}]
+        has_overtaken_a_running_one = any(
+            one.number < chunk.sequence.number and not one.mask.media(one.computed, one.length)
+            for one in left_out
+            for chunk in started
+        )
+        if not overtaking and not has_overtaken_a_running_one:
+            return False
+        assert prompts == started, "a short step computes nothing of prompts that are under way"
+        assert all(chunk.samples for chunk in prompts), "who goes ahead goes whole"
+        assert sum(chunk.length for chunk in prompts) <= max(1, self.config.max_step_tokens // SHORT_PART)
+        assert not any(chunk.sequence.mask.media(chunk.start, chunk.end) for chunk in prompts), "and brings text only"
+        missing = sum(
+            -(-one.length // self.config.page_size) for one in still_waiting if one.number < prompts[-1].sequence.number
+        )
+        missing += sum(-(-one.length // self.config.page_size) - len(one.pages) for one in left_out)
+        assert missing <= self.pool.available, "and leaves the pages that those before it need"
+        return True
 
     def _check_budgets(self, plan: Plan) -> None:
         assert plan.tokens <= self.config.max_step_tokens
@@ -238,6 +270,7 @@ def test_the_head_of_the_queue_is_not_overtaken_while_it_waits_for_pages() -> No
     while "running" in core.alive:
         assert [one.id for one in core.scheduler.waiting] == ["head", "small"]
         core.step()
+    assert chunks(core.step()) == [("small", 0, 2)], "now there are pages for both, and it is short"
     core.step()
     assert head.status is Status.RUNNING
     core.run()

@@ -50,6 +50,7 @@ SETTINGS = (
     Setting("drain_seconds", 1.5, "file"),
     Setting("dtype", "auto", "default"),
     Setting("kv_cache_bytes", 4000, "file", (("default", 5000),)),
+    Setting("attention", "auto", "default"),
 )
 REPORT = ConfigReport(CHECKPOINT, SETTINGS)
 
@@ -134,6 +135,13 @@ def test_the_number_type_is_the_checkpoints_or_follows_from_the_device(dtype: st
     facts = replace(ScriptedBackend().client.facts, dtype=dtype)
     (found,) = [one for one in REPORT.once_loaded(facts).settings if one.name == "dtype"]
     assert (found.value, found.source) == (dtype or "auto", source)
+
+
+@pytest.mark.parametrize(("attention", "source"), [("triton", "device"), ("", "default")], ids=repr)
+def test_the_attention_backend_that_was_chosen_is_told(attention: str, source: str) -> None:
+    facts = replace(ScriptedBackend().client.facts, attention=attention)
+    (found,) = [one for one in REPORT.once_loaded(facts).settings if one.name == "attention"]
+    assert (found.value, found.source) == (attention or "auto", source)
 
 
 def test_the_bytes_that_the_kv_cache_took_are_told() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from transformers import PreTrainedModel
 
 from fanlight_engine.checkpoints.checkpoint import Checkpoint
 from fanlight_engine.client import CoreFacts
@@ -16,15 +17,19 @@ from fanlight_engine.config import EngineConfig
 from fanlight_engine.core.block_pool import BlockPool
 from fanlight_engine.core.engine import Engine
 from fanlight_engine.core.memory_use import readable_bytes
+from fanlight_engine.core.messages import SamplingParams
+from fanlight_engine.core.scheduler import most_tokens_of_a_short_step
 from fanlight_engine.errors import ConfigError
 from fanlight_engine.model.adapter import ModelAdapter
-from fanlight_engine.model.attention.interface import AttentionBackend
-from fanlight_engine.model.attention.reference import ReferenceAttention
+from fanlight_engine.model.attention.choice import AttentionNeeds, choose_attention
+from fanlight_engine.model.experts import CapturableExperts
+from fanlight_engine.model.graphs import CapturePlan, CudaCapturer
 from fanlight_engine.model.kv_cache import KeyValueShape, PagedKeyValueCache
 from fanlight_engine.model.loading.agreement import check_agreement
 from fanlight_engine.model.loading.available_memory import available_bytes
 from fanlight_engine.model.loading.loader import LoadingPlan, load_planned, plan_loading, resolve_device, resolve_dtype
 from fanlight_engine.model.loading.memory_estimate import (
+    bound_decode_steps,
     estimate_memory,
     refuse_more_than_is_stored,
     refuse_what_cannot_fit,
@@ -35,14 +40,21 @@ from fanlight_engine.model.rotary import long_factor_border
 from fanlight_engine.model.runner import Runner, RunnerLimits
 from fanlight_engine.model.vision_cache import VisionCache
 
-_BACKENDS: dict[str, Callable[[], AttentionBackend]] = {"reference": ReferenceAttention}
-
 Report = Callable[[str], None]
 
 
-def build_engine(config: EngineConfig, checkpoint: Checkpoint, report: Report = lambda line: None) -> Engine:
-    """Load everything and return a core that can step. `report` gets a line per stage. Raises StartupError."""
-    backend = attention_backend(config.attention)
+def build_engine(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    report: Report = lambda line: None,
+    load: Callable[[LoadingPlan, Report], PreTrainedModel] = load_planned,
+    runs_ahead: bool | None = None,
+) -> Engine:
+    """Load everything and return a core that can step. `report` gets a line per stage. Raises StartupError.
+
+    `load` gives the model of a plan; benchmarks draw its weights where they would be read. `runs_ahead` as in Engine;
+    None where the device computes beside the host and the settings allow it.
+    """
     if config.torch_threads:
         torch.set_num_threads(config.torch_threads)
     device = resolve_device(config.device)
@@ -51,17 +63,87 @@ def build_engine(config: EngineConfig, checkpoint: Checkpoint, report: Report = 
     plan = plan_loading(checkpoint, device, dtype, config.quantization)
     facts = _facts_that_fit(config, plan, adapters, report)
     report(f"loading weights of {checkpoint.name} ({checkpoint.family.model_type}, {dtype}) on {device}")
-    model = load_planned(plan, report)
+    model = load(plan, report)
     lora_rows = add_loras(model, adapters, report) if adapters else None
     adapter = ModelAdapter(model, checkpoint, lora_rows)
-    check_agreement(model, adapter, backend, checkpoint)
-    facts = replace(facts, loras=tuple(files.lora for files in adapters))
+    backend = choose_attention(config.attention, AttentionNeeds.of(config, checkpoint, device, dtype), report)
+    check_agreement(model, adapter, backend, checkpoint, facts.page_size)
+    if config.cpu_kernels and device.type == "cpu":
+        adapter.use_cpu_kernels(report, config.deterministic)
+    if config.deterministic:
+        _refuse_what_depends_on_neighbours(checkpoint, adapter, adapters, device)
+    facts = replace(facts, attention=backend.name, loras=tuple(files.lora for files in adapters))
     report(f"allocating {facts.pages} pages of {facts.page_size} tokens, context {facts.context_length} tokens")
     cache = PagedKeyValueCache(adapter.key_value_shape, facts.pages, facts.page_size, device)
     vision_cache: VisionCache[torch.Tensor] = VisionCache(facts.vision_cache_bytes)
-    limits = RunnerLimits(config.max_running_requests, config.max_step_tokens, _pages(facts.context_length, config))
-    runner = Runner(adapter, cache, backend, vision_cache, limits)
-    return Engine(config, facts, runner, BlockPool(facts.pages), vision_cache)
+    limits = _runner_limits(config, facts, adapter)
+    experts = CapturableExperts(model.get_decoder(), dtype, device)
+    captures = replace(
+        planned_captures(config, backend.gathers_tables), most_rows=experts.most_rows, capturable=experts.capturable
+    )
+    runner = Runner(adapter, cache, backend, vision_cache, limits, captures)
+    if _has_graphs(config, device):
+        runner.decode_graphs.capture(CudaCapturer(device), report)
+    if runs_ahead is None:
+        runs_ahead = config.async_scheduling and device.type == "cuda"
+    return Engine(config, facts, runner, BlockPool(facts.pages), vision_cache, runs_ahead)
+
+
+def planned_captures(config: EngineConfig, gathers_tables: bool) -> CapturePlan:
+    """What the settings say of capturing decode steps; not all of it need pay for the model that is loaded."""
+    of_silent_request = SamplingParams(
+        max_new_tokens=1,
+        repetition_penalty=config.default_repetition_penalty,
+        presence_penalty=config.default_presence_penalty,
+        frequency_penalty=config.default_frequency_penalty,
+    )
+    return CapturePlan(gathers_tables, with_loras=bool(config.lora), penalises=of_silent_request.has_penalties)
+
+
+def _runner_limits(config: EngineConfig, facts: CoreFacts, adapter: ModelAdapter) -> RunnerLimits:
+    """A short step comes between two chunks of a long prompt, and should take no longer than a few decodes.
+
+    Computed as rows its logits differ by rounding from those of a step that the prompt could be in otherwise, which
+    `deterministic` does not allow.
+    """
+    is_quicker_as_rows = adapter.has_cpu_kernels and not config.deterministic
+    return RunnerLimits(
+        max_rows=config.max_running_requests,
+        max_step_tokens=config.max_step_tokens,
+        max_pages_per_sequence=_pages(facts.context_length, config),
+        max_tokens_as_rows=most_tokens_of_a_short_step(config) if is_quicker_as_rows else 0,
+        encodes_alone=config.deterministic,
+    )
+
+
+def _refuse_what_depends_on_neighbours(
+    checkpoint: Checkpoint, adapter: ModelAdapter, adapters: Sequence[LoraFiles], device: torch.device
+) -> None:
+    """Only our kernels for a CPU compute each token in one way, whatever is beside it, and only whole decoders of them.
+
+    Raises ConfigError where something else computes.
+    """
+    if adapter.has_cpu_kernels and not adapters:
+        return
+    why = "adapters are" if adapter.has_cpu_kernels else f"on {device} {checkpoint.name} is"
+    raise ConfigError(
+        f"deterministic is chosen, but {why} computed by torch's own products, whose last bits depend on what is "
+        "computed beside them; turn deterministic off, or serve, without adapters, a decoder that the CPU kernels "
+        "compute in one call (a line of the start says so)"
+    )
+
+
+def _has_graphs(config: EngineConfig, device: torch.device) -> bool:
+    return config.graphs and device.type == "cuda"
+
+
+def _decode_step_bytes(config: EngineConfig, plan: LoadingPlan, facts: CoreFacts, shape: KeyValueShape) -> int:
+    if not _has_graphs(config, plan.device):
+        return 0
+    captures = planned_captures(config, gathers_tables=config.attention != "triton")  # others may, none is chosen yet
+    gathered = facts.context_length * shape.token_bytes // shape.layers if config.attention == "reference" else 0
+    pages = _pages(facts.context_length, config)
+    return bound_decode_steps(plan, captures, config.max_running_requests, pages, gathered)
 
 
 def _facts_that_fit(
@@ -69,7 +151,8 @@ def _facts_that_fit(
 ) -> CoreFacts:
     """Worked out before anything is allocated. Raises StartupError where the device has less memory than is needed."""
     facts = size_caches(config, plan.checkpoint, plan.dtype)
-    memory = estimate_memory(plan, facts, _key_value_shape(plan.checkpoint, plan.dtype), adapters)
+    shape = _key_value_shape(plan.checkpoint, plan.dtype)
+    memory = estimate_memory(plan, facts, shape, adapters, _decode_step_bytes(config, plan, facts, shape))
     refuse_more_than_is_stored(plan, memory)
     available = available_bytes(plan.device)
     refuse_what_cannot_fit(plan.checkpoint.name, memory, available, plan.device, config.kv_pages)
@@ -117,13 +200,6 @@ def size_caches(config: EngineConfig, checkpoint: Checkpoint, dtype: torch.dtype
 
 def _key_value_shape(checkpoint: Checkpoint, dtype: torch.dtype) -> KeyValueShape:
     return KeyValueShape.of(checkpoint.config.get_text_config(), dtype)
-
-
-def attention_backend(name: str) -> AttentionBackend:
-    """The backend of that name. Raises ConfigError."""
-    if name not in _BACKENDS:
-        raise ConfigError(f"attention is {name!r}, it must be one of {', '.join(_BACKENDS)}")
-    return _BACKENDS[name]()
 
 
 def _pages(tokens: int, config: EngineConfig) -> int:

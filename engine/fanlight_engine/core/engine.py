@@ -1,4 +1,9 @@
-"""The core: add, encode, abort, step. A step reads schedule -> encode -> run -> postprocess.
+"""The core: add, encode, abort, step. A step reads schedule -> encode -> launch -> finish -> postprocess.
+
+Where the device computes beside the host, the core runs ahead: it launches the next step, planned without the tokens
+of the one that is being computed, before it waits for these. So one step is in flight between two calls of `step`.
+Whatever depends on tokens makes it wait as it does on a CPU: schedule, launch, finish, one after the other. Answers are
+the same.
 
 Knows messages, sequences and the runner; knows nothing of asyncio, processes, text or gRPC. Not thread-safe: whoever
 drives it calls everything from one thread.
@@ -8,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
+from dataclasses import dataclass
 
 from fanlight_engine.client import CoreFacts, CoreStatistics
 from fanlight_engine.config import EngineConfig
@@ -37,9 +42,10 @@ from fanlight_engine.core.messages import (
     Progressed,
     Rejected,
 )
-from fanlight_engine.core.scheduler import Plan, Scheduler
+from fanlight_engine.core.scheduler import Chunk, Plan, Scheduler
 from fanlight_engine.core.sequence import Sequence
 from fanlight_engine.core.spans import spans_of
+from fanlight_engine.core.step_in_flight import Outcome, StepInFlight, Steps
 from fanlight_engine.errors import Reason
 from fanlight_engine.model.runner import Runner, SampledToken
 from fanlight_engine.model.vision_cache import VisionCache
@@ -49,23 +55,42 @@ _log = logging.getLogger(__name__)
 _FAILED = "the engine failed while computing this request"
 
 
+@dataclass(slots=True)
+class _Done:
+    """Work whose results were read and belong to somebody; only grows."""
+
+    steps: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+
+
 class Engine:
     """One model's core."""
 
     def __init__(
-        self, config: EngineConfig, facts: CoreFacts, runner: Runner, pool: BlockPool, vision_cache: VisionCache
+        self,
+        config: EngineConfig,
+        facts: CoreFacts,
+        runner: Runner,
+        pool: BlockPool,
+        vision_cache: VisionCache,
+        runs_ahead: bool = False,
     ) -> None:
+        """`runs_ahead`: launch steps before the last one's tokens are read, wherever that can be."""
         self.facts = facts
+        self.runs_ahead = runs_ahead
         self._config = config
         self._runner = runner
         self._pool = pool
         self._vision_cache = vision_cache
         self._encoder = EncoderBudget(vision_cache, facts.embedding_row_bytes, config.max_step_embedding_rows)
         self._scheduler = Scheduler(config, pool, self._encoder, facts.long_factor_border)
+        self._steps = Steps(runner, self._scheduler)
+        self._in_flight: StepInFlight | None = None
         self._encodes = EncodeQueue(self._encoder)
         self._sequences: dict[str, Sequence] = {}
         self._loras = {lora.name: lora for lora in facts.loras}
-        self._counters = CoreStatistics()
+        self._done = _Done()
 
     @property
     def has_work(self) -> bool:
@@ -114,23 +139,31 @@ class Engine:
 
     def step(self) -> list[FromCore]:
         """Compute one step and say what came of it."""
-        plan = self._scheduler.schedule(leave_encoder=self._encodes.was_passed_over)
-        self._encodes.plan(plan.encode_jobs)
-        messages = self._run_encode_jobs(plan)
-        if not plan.chunks:
-            return messages
-        sampled, failures = self._run(plan)
-        return messages + failures + self._postprocess(plan, sampled)
+        step, messages = self._in_flight, []
+        if step is None:
+            plan = self._scheduler.schedule(leave_encoder=self._encodes.was_passed_over)
+            self._encodes.plan(plan.encode_jobs)
+            messages = self._run_encode_jobs(plan)
+            if not plan.chunks:
+                return messages
+            step = self._steps.launch(plan)
+        self._in_flight = self._launch_ahead(step) if self.runs_ahead else None
+        outcome = self._steps.finish(step, self._in_flight)
+        if outcome.voids_the_step_behind:
+            self._in_flight = None
+        return messages + self._postprocess(outcome)
 
     def statistics(self) -> CoreStatistics:
         """Counters and gauges right now."""
-        done = self._runner.counters
-        return replace(
-            self._counters,
-            decode_steps=done.decode_steps,
-            image_steps=done.image_steps,
-            images_encoded=done.images_encoded,
-            encoder_batches=done.encoder_batches,
+        launched = self._runner.counters
+        return CoreStatistics(
+            steps=self._done.steps,
+            computed_tokens=self._done.computed_tokens,
+            generated_tokens=self._done.generated_tokens,
+            decode_steps=launched.decode_steps,
+            image_steps=launched.image_steps,
+            images_encoded=launched.images_encoded,
+            encoder_batches=launched.encoder_batches,
             encoder_cache_hits=self._encoder.cache_hits,
             running_requests=len(self._scheduler.running),
             waiting_requests=len(self._scheduler.waiting),
@@ -151,6 +184,8 @@ class Engine:
         queued = {sequence.id for sequence in (*self._scheduler.running, *self._scheduler.waiting)}
         if queued != self._sequences.keys():
             raise AssertionError(f"sequences known but not queued, or the reverse: {queued ^ self._sequences.keys()}")
+        if not queued and self._in_flight is not None:
+            raise AssertionError("a step is in flight with no request running")
         if not queued and self._pool.available != self._pool.usable_pages:
             raise AssertionError(f"{self._pool.usable_pages - self._pool.available} pages held with no request running")
 
@@ -160,22 +195,12 @@ class Engine:
         spans = spans_of(self.facts.bidirectional, mask, len(request.prompt_ids))
         return Sequence(request, mask, spans, self._loras.get(request.lora))
 
-    def _run(self, plan: Plan) -> tuple[list[SampledToken], list[FromCore]]:
-        """Compute the plan. Where it fails each chunk is tried alone, and those that fail again leave the plan.
-
-        A chunk can be computed again, since it writes the same keys and values to the same places, and sampling depends
-        on nothing but seed and position.
-        """
-        try:
-            return self._runner.run(plan), []
-        except Exception as error:  # a step runs foreign model code; only the requests at fault may suffer
-            _log.exception("a step of %d sequences failed", len(plan.chunks))
-            if len(plan.chunks) == 1:
-                return [], [self._fail(plan.chunks.pop().sequence, error)]
-        attempts = [Plan([chunk]) for chunk in plan.chunks]
-        outcomes = [self._run(attempt) for attempt in attempts]
-        plan.chunks[:] = [chunk for attempt in attempts for chunk in attempt.chunks]
-        return [token for tokens, _ in outcomes for token in tokens], [one for _, failed in outcomes for one in failed]
+    def _launch_ahead(self, step: StepInFlight) -> StepInFlight | None:
+        """The step behind one that was launched, where nothing has to be known first."""
+        if step.launched is None or len(self._encodes):
+            return None
+        plan = self._scheduler.plan_ahead()
+        return None if plan is None else self._steps.launch(plan, after=step)
 
     def _refusal_by_state(self, request: AddRequest | EncodeRequest, waiting: int) -> Rejected | None:
         if request.request_id in self._sequences or request.request_id in self._encodes:
@@ -222,37 +247,33 @@ class Engine:
         for sequence in {id(sequence): sequence for sequence, _ in encoded}.values():
             sequence.clock.encode_seconds += seconds
 
-    def _postprocess(self, plan: Plan, sampled: list[SampledToken]) -> list[FromCore]:
-        for chunk in plan.chunks:
+    def _postprocess(self, outcome: Outcome) -> list[FromCore]:
+        for chunk in outcome.computed:
             self._scheduler.computed(chunk)
-        self._counters = replace(
-            self._counters,
-            steps=self._counters.steps + 1,
-            computed_tokens=self._counters.computed_tokens + plan.tokens,
-            generated_tokens=self._counters.generated_tokens + len(sampled),
-        )
-        messages: list[FromCore] = [
-            _progressed(chunk.sequence) for chunk in plan.chunks if not chunk.sequence.generated and not chunk.samples
-        ]
-        for token in sampled:
-            messages.extend(self._append(token))
+        self._done.steps += 1
+        self._done.computed_tokens += sum([chunk.length for chunk in outcome.computed])
+        self._done.generated_tokens += len(outcome.sampled)
+        messages: list[FromCore] = [self._fail(sequence, error) for sequence, error in outcome.failed]
+        prefills = [chunk.sequence for chunk in outcome.computed if not chunk.is_decode]
+        messages += [_progressed(sequence) for sequence in prefills if not sequence.generated]
+        for chunk, token in outcome.sampled:
+            self._append(chunk, token, messages)
         return messages
 
-    def _append(self, token: SampledToken) -> list[FromCore]:
-        """Add a sampled token to its sequence, and end the sequence where that says so."""
-        sequence = token.sequence
-        sequence.tokens.append(token.token_id)
-        messages: list[FromCore] = []
+    def _append(self, chunk: Chunk, token: SampledToken, messages: list[FromCore]) -> None:
+        """Put a sampled token into its sequence, say so, and end the sequence where that says so."""
+        sequence, token_id, logprob = token
+        end = chunk.start + chunk.length
+        sequence.tokens[end] = token_id
         if sequence.clock.first_token is None:
             sequence.clock.first_token = time.monotonic()
             messages.append(_prefilled(sequence))
-        logprobs = (token.logprob,) if sequence.request.sampling.logprobs else ()
-        messages.append(Generated(sequence.id, (token.token_id,), logprobs))
-        reason = _finish_reason(sequence, token.token_id)
+        request = sequence.request
+        messages.append(Generated(request.request_id, (token_id,), (logprob,) if request.sampling.logprobs else ()))
+        reason = _finish_reason(sequence, end + 1 - sequence.prompt_length, token_id)
         if reason is not None:
             messages.append(Completed(sequence.id, reason, sequence.preemptions))
             self._free(sequence)
-        return messages
 
     def _fail(self, sequence: Sequence, error: Exception) -> Rejected:
         """End a request that cannot be computed."""
@@ -264,6 +285,8 @@ class Engine:
         self._scheduler.free(sequence)
         self._runner.remove(sequence)
         del self._sequences[sequence.id]
+        if self._in_flight is not None and not self._in_flight.is_alive:
+            self._in_flight = None
 
 
 def _failed(request: AddRequest | EncodeRequest, error: Exception, field: str) -> Rejected:
@@ -286,11 +309,12 @@ def _prefilled(sequence: Sequence) -> Prefilled:
     )
 
 
-def _finish_reason(sequence: Sequence, token_id: int) -> FinishReason | None:
+def _finish_reason(sequence: Sequence, generated: int, token_id: int) -> FinishReason | None:
+    """Why a sequence ends with its token number `generated`, if it does; there may be others behind it, unread."""
     sampling = sequence.request.sampling
-    may_end = sequence.generated > sampling.min_new_tokens or not sampling.min_new_tokens
+    may_end = generated > sampling.min_new_tokens or not sampling.min_new_tokens
     if may_end and (token_id in sampling.end_ids or token_id in sampling.stop_token_ids):
         return FinishReason.STOP
-    if sequence.generated >= sampling.max_new_tokens:
+    if generated >= sampling.max_new_tokens:
         return FinishReason.CONTEXT_FULL if sampling.context_limited else FinishReason.LENGTH
     return None

@@ -22,6 +22,8 @@ class MemoryUse:
     """Upper bound of the embeddings of pictures and clips that are kept; 0 for text checkpoints."""
     lora_bytes: int = 0
     """Matrices of all LoRA adapters."""
+    decode_step_bytes: int = 0
+    """Upper bound of what decode steps need that are captured as CUDA graphs; 0 where none are."""
 
     @property
     def weight_bytes(self) -> int:
@@ -31,7 +33,7 @@ class MemoryUse:
     @property
     def total_bytes(self) -> int:
         """All parts together."""
-        return self.weight_bytes + self.key_value_bytes + self.vision_cache_bytes
+        return self.weight_bytes + self.key_value_bytes + self.vision_cache_bytes + self.decode_step_bytes
 
     def parts(self) -> tuple[tuple[str, int], ...]:
         """Name and bytes of each part that there is."""
@@ -42,6 +44,7 @@ class MemoryUse:
             ("LoRA adapters", self.lora_bytes),
             ("KV cache", self.key_value_bytes),
             ("vision cache", self.vision_cache_bytes),
+            ("decode graphs", self.decode_step_bytes),
         )
         return tuple((name, count) for name, count in named if count)
 

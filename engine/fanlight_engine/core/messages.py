@@ -139,7 +139,7 @@ class Progressed(msgspec.Struct, frozen=True, tag=True):
     prefill_tokens_done: int
 
 
-class Generated(msgspec.Struct, frozen=True, tag=True):
+class Generated(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Core to front: new tokens; `logprobs` has as many entries, or none unless asked."""
 
     request_id: str

@@ -9,6 +9,9 @@ Three lengths tell everything about where a sequence stands:
 A step computes a chunk of the remaining tokens. When it reaches the end it samples the next one, so a running decode
 always has exactly one remaining token. Preemption sets computed back to 0 and keeps the tokens; so does outgrowing the
 short rotary factors.
+
+While the device computes a step, the token that it will sample stands in the sequence as UNREAD: lengths are right, and
+the step after it can be planned.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ from fanlight_engine.core.messages import AddRequest, CoreTimings
 from fanlight_engine.core.prefix_cache import next_key, root_key
 from fanlight_engine.core.spans import NO_SPANS, Spans
 from fanlight_engine.lora import ServedLora
+
+UNREAD = -1
+"""A token that a step samples which is not read yet."""
 
 
 class Status(Enum):
@@ -54,7 +60,10 @@ class StageClock:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One request. `number` orders by arrival; filled by the scheduler unless said otherwise."""
+    """One request. `number` orders by arrival; filled by the scheduler unless said otherwise.
+
+    What decides whether it is decoding is read for every sequence in every step, so it is kept where reading is cheap.
+    """
 
     request: AddRequest
     mask: ImageMask
@@ -62,11 +71,14 @@ class Sequence:
     lora: ServedLora | None = None
     """The adapter that answers; None for the checkpoint itself."""
     number: int = 0
+    row: int = -1
+    """Its own among the rows of running sequences; -1 while it does not run."""
     status: Status = Status.WAITING
     tokens: list[int] = field(default_factory=list)
     """Prompt and generated ids; the engine appends."""
     computed: int = 0
     pages: list[int] = field(default_factory=list)
+    """Only grows while it runs; what was given back is not used again, the next pages are another list."""
     pinned: set[bytes] = field(default_factory=set)
     """Digests of the media whose embeddings this sequence's next chunks need."""
     encoded_here: set[int] = field(default_factory=set)
@@ -77,21 +89,19 @@ class Sequence:
     long_factors: bool = False
     """Whether its keys are rotated by the long factors of LongRoPE."""
     clock: StageClock = field(init=False)
+    prompt_length: int = field(init=False)
+    """Tokens of the expanded prompt."""
     _keys: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)
+        self.prompt_length = len(self.tokens)
         self.clock = StageClock(self.request.arrival or time.monotonic())
 
     @property
     def id(self) -> str:
         """The request id."""
         return self.request.request_id
-
-    @property
-    def prompt_length(self) -> int:
-        """Tokens of the expanded prompt."""
-        return len(self.request.prompt_ids)
 
     @property
     def length(self) -> int:
@@ -111,10 +121,10 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether exactly the last sampled token is left to compute."""
-        return self.remaining == 1 and self.generated > 0
+        return self.computed >= self.prompt_length and self.computed == len(self.tokens) - 1
 
-    def page_keys(self, page_size: int, pages: int) -> list[bytes]:
-        """Prefix-cache keys of the first `pages` pages, which must be full."""
+    def page_keys(self, page_size: int, pages: int, first: int = 0) -> list[bytes]:
+        """Prefix-cache keys of the pages [first, pages), which must be full, as must those before them."""
         assert pages * page_size <= self.length
         while len(self._keys) < pages:
             start, end = len(self._keys) * page_size, (len(self._keys) + 1) * page_size
@@ -122,7 +132,7 @@ class Sequence:
             spans = self.spans.beginning_between(start, end)
             block = self.tokens[start : max([end, *(span.end for span in spans)])]
             self._keys.append(next_key(previous, block, start, self.mask, self.request.media, spans))
-        return self._keys[:pages]
+        return self._keys[first:pages]
 
     def take_factors(self, border: int) -> bool:
         """Take the rotary factors for the length it has now; whether they are others, and what was computed is void.
@@ -135,6 +145,10 @@ class Sequence:
         self.long_factors = is_long
         self._keys = []
         return True
+
+    def has_its_factors(self, border: int) -> bool:
+        """Whether `take_factors` would change nothing."""
+        return (0 < border < self.length) == self.long_factors
 
     def media_needed_with(self, number: int) -> list[int]:
         """A medium that is ahead and those that have to be computed with it, but for what is computed already."""

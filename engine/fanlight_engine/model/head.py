@@ -17,18 +17,18 @@ class Head:
 
     def __init__(self, projection: torch.nn.Module, text_config: PretrainedConfig, has_scale: bool = True) -> None:
         """`has_scale` is False where the model's own forward leaves the scale out."""
-        self._projection: Any = projection
-        self._scale = _scale(text_config) if has_scale else 1.0
-        self._soft_cap: float | None = getattr(text_config, "final_logit_softcapping", None)
-        self.vocab_size = int(self._projection.weight.shape[0])
+        self.projection: Any = projection
+        self.scale = _scale(text_config) if has_scale else 1.0
+        self.soft_cap: float | None = getattr(text_config, "final_logit_softcapping", None)
+        self.vocab_size = int(self.projection.weight.shape[0])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [N, hidden] -> float32 logits [N, vocab]."""
-        logits = self._projection(hidden).float()  # before the cap: in half precision the best logits would be rounded
-        if self._scale != 1.0:
-            logits = logits * self._scale
-        if self._soft_cap is not None:
-            logits = torch.tanh(logits / self._soft_cap) * self._soft_cap
+        logits = self.projection(hidden).float()  # before the cap: in half precision the best logits would be rounded
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.soft_cap is not None:
+            logits = torch.tanh(logits / self.soft_cap) * self.soft_cap
         return logits
 
 

@@ -49,6 +49,11 @@ class PagedKeyValueCache:
         self._keys = torch.zeros(side, dtype=shape.dtype, device=device)
         self._values = torch.zeros(side, dtype=shape.dtype, device=device)
 
+    @property
+    def sides(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of all layers, each [layers, pages, page_size, kv_heads, head_dim]."""
+        return self._keys, self._values
+
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of one layer, each [pages, page_size, kv_heads, head_dim]."""
         return self._keys[index], self._values[index]

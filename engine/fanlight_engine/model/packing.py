@@ -6,7 +6,7 @@ All tokens of a step stand in one row, sequence after sequence, decodes first. S
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,7 +61,11 @@ class PackedStep:
 def pack(
     chunks: SequenceOf[Chunk], positions: SequenceOf[PromptPositions], page_size: int, page_columns: int
 ) -> PackedStep:
-    """Pack chunks, decodes first, with their requests' positions; page tables get `page_columns` columns."""
+    """Pack chunks, decodes first, with their requests' positions; page tables get `page_columns` columns.
+
+    This says what a packed step is. It does so chunk by chunk, which is too slow for hundreds of decodes; DecodeRows
+    makes the same of these.
+    """
     starts = np.cumsum([0, *(chunk.length for chunk in chunks)])
     sampled = [starts[row + 1] - 1 for row, chunk in enumerate(chunks) if chunk.samples]
     page_tables = np.full((len(chunks), page_columns), DUMMY_PAGE, dtype=np.int32)
@@ -82,6 +86,41 @@ def pack(
         ),
         sampled_rows=np.array(sampled, dtype=np.int64),
         loras=np.repeat([_lora_number(chunk) for chunk in chunks], [chunk.length for chunk in chunks]),
+    )
+
+
+def joined(decodes: PackedStep, prefills: PackedStep) -> PackedStep:
+    """One step of decodes and of the chunks behind them, which were packed apart; page tables are equally wide."""
+    tokens = len(decodes.ids)
+    pairs = {
+        name: np.concatenate([getattr(decodes, name), getattr(prefills, name)], axis=-1)
+        for name in ("ids", "positions", "slots", "context_lengths", "loras")
+    }
+    return PackedStep(
+        **pairs,
+        page_tables=np.concatenate([decodes.page_tables, prefills.page_tables]),
+        decode_rows=decodes.decode_rows,
+        prefill_segments=tuple(replace(one, query_start=one.query_start + tokens) for one in prefills.prefill_segments),
+        sampled_rows=np.concatenate([decodes.sampled_rows, prefills.sampled_rows + tokens]),
+    )
+
+
+def as_rows(step: PackedStep) -> PackedStep:
+    """The same step as decodes, each token a row of its own that sees what is before it: S = T.
+
+    Keys and values of all rows of a step are written before any row looks at them, so it is the same, provided that no
+    position sees what comes after it: the step has no spans.
+    """
+    segments = step.prefill_segments
+    assert not any(one.spans for one in segments), "a row sees nothing behind it"
+    rows = [1] * step.decode_rows + [one.query_length for one in segments]
+    ends = [np.arange(one.context_length - one.query_length, one.context_length) + 1 for one in segments]
+    return replace(
+        step,
+        page_tables=np.repeat(step.page_tables, rows, axis=0),
+        context_lengths=np.concatenate([step.context_lengths[: step.decode_rows], *ends]).astype(np.int32),
+        decode_rows=len(step.ids),
+        prefill_segments=(),
     )
 
 

@@ -1,5 +1,7 @@
 """Runs a plan on the device: encode media, inject, forward, sample. The one place that launches device work.
 
+`launch` returns before the device has computed, where that works beside the host; `Launched.read` waits for it. A step
+may be launched while the one before it is not read: it takes the ids that it lacks from where that one leaves them.
 Knows tensors and chunks; knows nothing of queues, admission or why a chunk was chosen.
 """
 
@@ -8,22 +10,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from fanlight_engine.core.encoder_budget import EncodeJob
 from fanlight_engine.core.scheduler import Chunk, Plan
-from fanlight_engine.core.sequence import Sequence
+from fanlight_engine.core.sequence import UNREAD, Sequence
 from fanlight_engine.model.adapter import ModelAdapter
 from fanlight_engine.model.attention.interface import AttentionBackend, PagedBatch
-from fanlight_engine.model.graphs import DecodeStep, bucket_size
+from fanlight_engine.model.decode_rows import DecodeRows
+from fanlight_engine.model.decode_step import KNOWN, DecodeStep
+from fanlight_engine.model.graphs import CapturePlan, DecodeGraphs
 from fanlight_engine.model.injection import ImageInjector
 from fanlight_engine.model.kv_cache import PagedKeyValueCache
-from fanlight_engine.model.packing import PackedStep, PromptPositions, pack
+from fanlight_engine.model.packing import PackedStep, PromptPositions, as_rows, joined, pack
 from fanlight_engine.model.penalties import PenaltyRows, TokenMarks, penalise
 from fanlight_engine.model.positions import token_types
-from fanlight_engine.model.sampler import MAX_SUPPRESSED_IDS, SamplingMode, SamplingRows, sample
+from fanlight_engine.model.sampler import SamplingRows, sample
+from fanlight_engine.model.sampling_rows import SamplingTable
+from fanlight_engine.model.step_buffers import StepResults
 from fanlight_engine.model.tensors import data_of
 from fanlight_engine.model.vision_cache import VisionCache
 from fanlight_engine.tensor_data import TensorData
@@ -31,13 +38,29 @@ from fanlight_engine.tensor_data import TensorData
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """What a step chose for one sequence."""
 
     sequence: Sequence
     token_id: int
     logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step that the device computes."""
+
+    sequences: SequenceOf[Sequence]
+    """Those that the step samples for, in order."""
+    results: StepResults | None
+    """None where it samples for none."""
+
+    def read(self) -> list[SampledToken]:
+        """One token for each of the sequences; waits for the device. Raises what the device raised."""
+        if self.results is None:
+            return []
+        ids, logprobs = self.results.read(len(self.sequences))
+        return list(map(SampledToken._make, zip(self.sequences, ids, logprobs, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +70,10 @@ class RunnerLimits:
     max_rows: int
     max_step_tokens: int
     max_pages_per_sequence: int
+    max_tokens_as_rows: int = 0
+    """Tokens of the largest step with prompts that is computed like a decode step, each token a row."""
+    encodes_alone: bool = False
+    """Whether each medium goes through the tower by itself, so that nothing depends on those beside it."""
 
 
 @dataclass(slots=True)
@@ -69,7 +96,9 @@ class Runner:
         backend: AttentionBackend,
         vision_cache: VisionCache[torch.Tensor],
         limits: RunnerLimits,
+        captures: CapturePlan | None = None,
     ) -> None:
+        """`captures` says what `decode_graphs` will capture, if they are told to."""
         self.counters = RunnerCounters()
         self._adapter = adapter
         self._cache = cache
@@ -79,8 +108,15 @@ class Runner:
         self._decode_step = DecodeStep(
             adapter, cache, backend, self._marks, limits.max_rows, limits.max_pages_per_sequence
         )
+        self.decode_graphs = DecodeGraphs(self._decode_step, captures)
         self._injector = ImageInjector(adapter, vision_cache, limits.max_step_tokens)
         self._positions: dict[str, PromptPositions] = {}
+        self._max_tokens_as_rows = limits.max_tokens_as_rows
+        self._encodes_alone = limits.encodes_alone
+        self._sampling = SamplingTable(limits.max_rows)
+        self._decode_rows = DecodeRows(
+            *(limits.max_rows, limits.max_pages_per_sequence, adapter.position_rows, cache.page_size), self._positions
+        )
 
     def add(self, sequence: Sequence) -> None:
         """Work out a request's positions. Raises ValueError for prompts whose positions or embeddings cannot be had."""
@@ -106,25 +142,40 @@ class Runner:
         """
         if not jobs:
             return {}
+        if self._encodes_alone and len(jobs) > 1:
+            return self._encode_one_by_one(jobs)
         try:
             self._encode_batch(jobs)
         except Exception as error:  # the tower runs foreign code on foreign data
             if len(jobs) == 1:
                 _log.exception("encoding a %s failed", jobs[0].medium.noun)
                 return {jobs[0].medium.digest: error}
-            return {digest: failure for job in jobs for digest, failure in self.encode([job]).items()}
+            return self._encode_one_by_one(jobs)
         return {}
+
+    def _encode_one_by_one(self, jobs: SequenceOf[EncodeJob]) -> dict[bytes, Exception]:
+        return {digest: failure for job in jobs for digest, failure in self.encode([job]).items()}
 
     def embedding(self, digest: bytes) -> TensorData:
         """The stored embedding [rows, embedding width] of a medium, as bytes in the model's number type."""
         return data_of(self._vision_cache.get(digest))
 
     @torch.inference_mode()
-    def run(self, plan: Plan) -> list[SampledToken]:
-        """Compute the plan's chunks; one token for each chunk that samples, in order."""
-        if plan.is_decode_only:
-            return self._run_decodes(plan)
-        return self._run_mixed(plan)
+    def launch(self, plan: Plan, after: Launched | None = None) -> Launched:
+        """Begin to compute the plan's chunks. `after` is the step before it, where its results are not read yet.
+
+        Raises what the model's code or the device raises; the plan can then be launched again, whole or in parts.
+        """
+        try:
+            return self._launch_decodes(plan.chunks, after) if plan.is_decode_only else self._launch_mixed(plan)
+        except Exception:
+            self.void(plan)
+            raise
+
+    def void(self, plan: Plan) -> None:
+        """Forget what was noted down of a step as computed that was not, or whose results will not be used."""
+        for chunk in plan.chunks:
+            self._marks.forget(chunk.sequence.id)
 
     def _encode_batch(self, jobs: SequenceOf[EncodeJob]) -> None:
         embeddings = self._adapter.encode([job.medium for job in jobs])
@@ -134,22 +185,38 @@ class Runner:
         self.counters.images_encoded += encoded
         self.counters.encoder_batches += bool(encoded)
 
-    def _run_decodes(self, plan: Plan) -> list[SampledToken]:
-        chunks = plan.chunks
-        most_pages = max(len(chunk.sequence.pages) for chunk in chunks)
-        bucket = self._decode_step.bucket_for(len(chunks), most_pages, plan.has_loras)
+    def _launch_decodes(self, chunks: SequenceOf[Chunk], after: Launched | None) -> Launched:
         sequences = [chunk.sequence for chunk in chunks]
-        sampling, mode = sampling_rows(sequences)
-        penalties = self._marks.rows_of(sequences)
-        self._decode_step.load(self._pack(chunks, bucket.pages), sampling, bucket, penalties)
-        self._decode_step.forward(bucket)
-        self._decode_step.sample(bucket, mode)
+        most_pages = max(len(sequence.pages) for sequence in sequences)
+        has_loras = any(sequence.lora is not None for sequence in sequences)
+        bucket = self.decode_graphs.bucket_for(len(chunks), most_pages, has_loras)
+        sampling, mode = self._sampling.rows_of(sequences)
+        penalties = self._marks.rows_of(sequences, but_last=True) if mode.penalises else None
+        step = self._decode_rows.pack(chunks, self.decode_graphs.columns_for(bucket, most_pages))
+        sources = None if after is None else _sources(sequences, after)
+        self._decode_step.load(step, sampling, bucket, penalties, sources, mode.suppresses)
+        self.decode_graphs.forward(bucket)
+        self.decode_graphs.sample(bucket, mode)
         self.counters.decode_steps += 1
-        return _read(sequences, self._decode_step.next_ids, self._decode_step.logprobs)
+        return Launched(sequences, self._decode_step.fetch())
 
-    def _run_mixed(self, plan: Plan) -> list[SampledToken]:
-        columns = bucket_size(max(len(chunk.sequence.pages) for chunk in plan.chunks), self._decode_step.max_pages)
+    def _launch_mixed(self, plan: Plan) -> Launched:
+        columns = max(len(chunk.sequence.pages) for chunk in plan.chunks)
         step = self._pack(plan.chunks, columns)
+        logits = self._logits_of_rows(step) if self._is_quicker_as_rows(plan) else self._logits_of(plan, step)
+        sequences = [chunk.sequence for chunk in plan.chunks if chunk.samples]
+        if logits is None:
+            return Launched((), None)
+        sampling, mode = self._sampling.rows_of(sequences)
+        rows = SamplingRows.allocate(len(sequences), self._adapter.device)
+        rows.copy_from(sampling)
+        penalties = self._marks.rows_of(sequences)
+        penalised = None if penalties is None else self._penalise(logits, penalties)
+        self._decode_step.keep(*sample(logits, rows, mode, penalised))
+        return Launched(sequences, self._decode_step.fetch(begin=True))
+
+    def _logits_of(self, plan: Plan, step: PackedStep) -> torch.Tensor | None:
+        """Compute a step; the logits that are sampled [sampled rows, vocab], None where none are."""
         embeddings = self._adapter.embed(self._to_device(step.ids))
         layer_features: tuple[torch.Tensor, ...] = ()
         if plan.has_media:
@@ -160,19 +227,24 @@ class Runner:
             hidden = self._adapter.decode(
                 embeddings, self._to_device(step.positions), self._batch(step), layer_features=layer_features
             )
-        sequences = [chunk.sequence for chunk in plan.chunks if chunk.samples]
-        if not sequences:
-            return []
-        sampling, mode = sampling_rows(sequences)
-        rows = SamplingRows.allocate(len(sequences), self._adapter.device)
-        rows.copy_from(sampling)
-        penalties = self._marks.rows_of(sequences)
+        if not len(step.sampled_rows):
+            return None
         sampled = self._to_device(step.sampled_rows)
         with self._adapter.taking_loras(None if loras is None else loras[sampled]):
-            logits = self._adapter.logits(hidden[sampled])
-        penalised = None if penalties is None else self._penalise(logits, penalties)
-        ids, logprobs = sample(logits, rows, mode, penalised)
-        return _read(sequences, ids, logprobs)
+            return self._adapter.logits(hidden[sampled])
+
+    def _is_quicker_as_rows(self, plan: Plan) -> bool:
+        """Whether the step is small and of nothing but text in which nobody sees what comes after."""
+        if plan.tokens > self._max_tokens_as_rows or plan.has_loras or plan.has_media:
+            return False
+        return not any(chunk.sequence.spans.touching(chunk.start, chunk.end) for chunk in plan.chunks)
+
+    def _logits_of_rows(self, step: PackedStep) -> torch.Tensor | None:
+        """The same as `_logits_of`, by what computes decode steps."""
+        rows = as_rows(step)
+        ids, positions = self._to_device(rows.ids), self._to_device(rows.positions)
+        logits = self._adapter.decode_rows(ids, positions, self._batch(rows))
+        return logits[self._to_device(rows.sampled_rows)] if len(rows.sampled_rows) else None
 
     def _penalise(self, logits: torch.Tensor, penalties: PenaltyRows) -> torch.Tensor:
         rows = PenaltyRows.allocate(len(logits), self._adapter.device)
@@ -180,8 +252,10 @@ class Runner:
         return penalise(logits, rows, self._marks.tensor)
 
     def _pack(self, chunks: SequenceOf[Chunk], columns: int) -> PackedStep:
-        positions = [self._positions[chunk.sequence.id] for chunk in chunks]
-        return pack(chunks, positions, self._cache.page_size, columns)
+        decodes = sum([chunk.is_decode for chunk in chunks])
+        positions = [self._positions[chunk.sequence.id] for chunk in chunks[decodes:]]
+        prefills = pack(chunks[decodes:], positions, self._cache.page_size, columns)
+        return joined(self._decode_rows.pack(chunks[:decodes], columns), prefills) if decodes else prefills
 
     def _batch(self, step: PackedStep) -> PagedBatch:
         return PagedBatch(
@@ -199,43 +273,7 @@ class Runner:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._adapter.device, non_blocking=True)
 
 
-def sampling_rows(sequences: SequenceOf[Sequence]) -> tuple[SamplingRows, SamplingMode]:
-    """Host tensors of the sequences' sampling parameters, and what kinds of work they need."""
-    parameters = [sequence.request.sampling for sequence in sequences]
-    suppressed = [
-        (one.end_ids + one.stop_token_ids) if sequence.generated < one.min_new_tokens else ()
-        for sequence, one in zip(sequences, parameters, strict=True)
-    ]
-    rows = SamplingRows(
-        temperatures=torch.tensor([one.temperature for one in parameters], dtype=torch.float32),
-        top_ps=torch.tensor([one.top_p for one in parameters], dtype=torch.float32),
-        top_ks=torch.tensor([one.top_k for one in parameters], dtype=torch.int64),
-        min_ps=torch.tensor([one.min_p for one in parameters], dtype=torch.float32),
-        seeds=torch.tensor([_as_int64(one.seed) for one in parameters], dtype=torch.int64),
-        positions=torch.tensor([sequence.length for sequence in sequences], dtype=torch.int64),
-        output_indices=torch.zeros(len(sequences), dtype=torch.int64),
-        suppressed_ids=torch.tensor([[*ids, *[-1] * (MAX_SUPPRESSED_IDS - len(ids))] for ids in suppressed]),
-    )
-    drawing = [one for one in parameters if one.temperature > 0]
-    mode = SamplingMode(
-        draws=bool(drawing),
-        filters=any(one.top_k or one.top_p < 1 or one.min_p for one in drawing),
-        suppresses=any(suppressed),
-        logprobs=any(one.logprobs for one in parameters),
-        penalises=any(one.has_penalties for one in parameters),
-    )
-    return rows, mode
-
-
-def _as_int64(seed: int) -> int:
-    """The same 64 bits, read as a signed number."""
-    return seed - (1 << 64) if seed >= 1 << 63 else seed
-
-
-def _read(sequences: SequenceOf[Sequence], ids: torch.Tensor, logprobs: torch.Tensor) -> list[SampledToken]:
-    """The step's one read on the host."""
-    count = len(sequences)
-    return [
-        SampledToken(sequence, token_id, logprob)
-        for sequence, token_id, logprob in zip(sequences, ids[:count].tolist(), logprobs[:count].tolist(), strict=True)
-    ]
+def _sources(sequences: SequenceOf[Sequence], after: Launched) -> np.ndarray:
+    """[B] int64: the row of the step before that sampled what goes in now, KNOWN where the host has that."""
+    row_of = {id(sequence): row for row, sequence in enumerate(after.sequences)}
+    return np.array([row_of[id(one)] if one.tokens[-1] == UNREAD else KNOWN for one in sequences], dtype=np.int64)

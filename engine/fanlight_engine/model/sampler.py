@@ -54,6 +54,11 @@ class SamplingRows(Rows):
     suppressed_ids: torch.Tensor
     """[B, MAX_SUPPRESSED_IDS] int64: ids that must not be chosen; -1 is padding."""
 
+    @property
+    def filters(self) -> torch.Tensor:
+        """[B] bool: whether a row has top_k, top_p or min_p."""
+        return (self.top_ks > 0) | (self.top_ps < 1) | (self.min_ps > 0)
+
     @classmethod
     def allocate(cls, rows: int, device: torch.device) -> SamplingRows:
         """Greedy rows."""
@@ -88,14 +93,23 @@ def sample(
     scores = logits if penalised is None else penalised
     if mode.suppresses:
         scores = _suppress(scores, rows.suppressed_ids)
-    ids = scores.argmax(dim=-1)
+    ids = _likeliest(scores)
     if mode.draws:
-        drawn = _draw_filtered(scores, rows) if mode.filters else _draw(scores, rows)
+        drawn = _draw(scores, rows)
+        if mode.filters:  # the others draw as they would without it, so that no neighbour changes what a seed gives
+            drawn = torch.where(rows.filters, _draw_filtered(scores, rows), drawn)
         ids = torch.where(rows.temperatures > 0, drawn, ids)
     if not mode.logprobs:
         return ids, torch.zeros_like(ids, dtype=torch.float32)
     chosen = logits.gather(1, ids[:, None])[:, 0]
     return ids, chosen - logits.logsumexp(dim=-1)
+
+
+def _likeliest(scores: torch.Tensor) -> torch.Tensor:
+    """[B] int64, the first of equals. In a CPU's memory numpy finds it in a tenth of the time that torch takes."""
+    if type(scores) is torch.Tensor and scores.device.type == "cpu":
+        return torch.from_numpy(scores.numpy().argmax(axis=-1))
+    return scores.argmax(dim=-1)
 
 
 def _suppress(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

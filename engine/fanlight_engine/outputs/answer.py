@@ -6,6 +6,7 @@ Owns the counting and the clock of one answer; the text is OutputAssembler's. Kn
 from __future__ import annotations
 
 import time
+from itertools import repeat
 
 from fanlight_engine.client import error_of
 from fanlight_engine.core.messages import (
@@ -103,11 +104,11 @@ class Answer:
         """True when a stop string was completed; tokens behind it are neither counted nor sent."""
         self._last_token_at = time.monotonic()
         self._first_token_at = self._first_token_at or self._last_token_at
-        logprobs = message.logprobs or (None,) * len(message.token_ids)
-        return any(
-            self._assembler.push(token_id, logprob)
-            for token_id, logprob in zip(message.token_ids, logprobs, strict=True)
-        )
+        push, logprobs = self._assembler.push, message.logprobs
+        if len(message.token_ids) == 1:  # as a rule
+            return push(message.token_ids[0], logprobs[0] if logprobs else None)
+        pairs = zip(message.token_ids, logprobs or repeat(None), strict=False)
+        return any(push(token_id, logprob) for token_id, logprob in pairs)
 
     def _delta(self) -> list[Event]:
         delta = self._assembler.take()

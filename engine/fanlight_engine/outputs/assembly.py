@@ -51,9 +51,11 @@ class OutputAssembler:
             self._waiting.append(_WaitingToken(Token(token_id, logprob if self._options.logprobs else None), None))
         piece = self._detokenizer.push(token_id)
         if piece:
-            searched = self.completion_tokens > self._min_new_tokens
-            self._release(piece, self._matcher.feed(piece) if searched else Released(piece))
-        if self._detokenizer.settled:
+            if self._matcher.searches and self.completion_tokens > self._min_new_tokens:
+                self._release(piece, self._matcher.feed(piece))
+            else:
+                self._release_whole(piece)
+        if self._waiting and self._detokenizer.settled:
             self._settle_tokens()
         return self.stop is not None
 
@@ -68,9 +70,13 @@ class OutputAssembler:
 
     def take(self) -> Delta | None:
         """Everything that may leave since the last call; None when that is nothing."""
+        if not self._released and not self._waiting:
+            return None
         text = "".join(self._released) if self._options.text else ""
         self._released.clear()
-        tokens = []
+        if not self._waiting:
+            return Delta(self._index, text) if text else None
+        tokens: list[Token] = []
         while self._waiting and self._has_left(self._waiting[0]):
             tokens.append(self._waiting.popleft().token)
         return Delta(self._index, text, tuple(tokens)) if text or tokens else None
@@ -80,6 +86,11 @@ class OutputAssembler:
         self._released_characters += len(released.text)
         self._released.append(released.text)
         self.stop = released.stop
+
+    def _release_whole(self, piece: str) -> None:
+        self._decoded_characters += len(piece)
+        self._released_characters += len(piece)
+        self._released.append(piece)
 
     def _settle_tokens(self) -> None:
         for waiting in reversed(self._waiting):

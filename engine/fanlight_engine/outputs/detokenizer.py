@@ -46,6 +46,7 @@ class Detokenizers:
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._decodes_bytes = _is_byte_level(json.loads(specification).get("decoder"))
         self._token_bytes: dict[int, bytes] = {}
+        self._whole_texts: dict[int, str | None] = {}
         vocabulary = self._tokenizer.get_vocab()
         self._byte_ids = frozenset(token_id for token, token_id in vocabulary.items() if _BYTE_PIECE.fullmatch(token))
 
@@ -78,6 +79,14 @@ class Detokenizers:
             known = self._token_bytes[token_id] = b"" if token is None else _byte_level_bytes(token)
         return known
 
+    def whole_text(self, token_id: int) -> str | None:
+        """The text of one token of a byte-level tokenizer; None where it is no whole characters by itself."""
+        try:
+            return self._whole_texts[token_id]
+        except KeyError:
+            text = self._whole_texts[token_id] = _decoded(self.bytes_of(token_id))
+            return text
+
 
 class _ByteLevelDetokenizer:
     def __init__(self, vocabulary: Detokenizers, skipped: frozenset[int]) -> None:
@@ -89,6 +98,10 @@ class _ByteLevelDetokenizer:
     def push(self, token_id: int) -> str:
         if token_id in self._skipped:
             return ""
+        if self.settled:  # most tokens are whole characters, and then there is nothing to decode
+            text = self._vocabulary.whole_text(token_id)
+            if text is not None:
+                return text
         text = self._decoder.decode(self._vocabulary.bytes_of(token_id))
         incomplete, _ = self._decoder.getstate()
         self.settled = not incomplete
@@ -156,6 +169,13 @@ def _byte_level_characters() -> dict[str, int]:
     characters = {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
     assert characters.keys() == set(ByteLevel.alphabet())
     return characters
+
+
+def _decoded(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 _BYTE_OF_CHARACTER = _byte_level_characters()

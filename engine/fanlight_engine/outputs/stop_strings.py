@@ -24,6 +24,8 @@ class StopMatcher:
         self._stops = stops
         self._include = include
         self._held = ""
+        self.searches = bool(stops)
+        """Whether there is anything to find; text need not be fed otherwise."""
 
     def feed(self, piece: str) -> Released:
         """Take a piece; after a match nothing may be fed any more."""

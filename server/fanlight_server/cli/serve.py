@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fanlight_engine.errors import ConfigError, StartupError
+from fanlight_server import event_loop
 from fanlight_server.addresses import is_loopback, why_not_free
 from fanlight_server.cli.arguments import EXIT_OK, checkpoint_of, failed, parsed, tell
 from fanlight_server.cli.notices import notices, notices_of_checkpoint
@@ -64,7 +65,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     set_up_logging(server.log_format)
     try:
-        return asyncio.run(_run(server, checkpoint, resolved, began))
+        return event_loop.run(_run(server, checkpoint, resolved, began))
     finally:
         gc.freeze()  # else the interpreter searches torch and transformers for garbage before it exits, for seconds
 

@@ -5,7 +5,7 @@ Durations become google.protobuf.Duration; stages that did not happen stay unset
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -61,6 +61,10 @@ def stream_response(
     sequence: int, event: Event, request_id: str, seed: int | None
 ) -> inference_pb2.GenerateStreamResponse:
     """One event of GenerateStream. `request_id` and `seed` are told in accepted."""
+    if isinstance(event, Delta):  # nearly all of them; filled in place, which takes a third of the time
+        response = inference_pb2.GenerateStreamResponse(sequence=sequence)
+        _fill_delta(response.delta, event)
+        return response
     name, message = _event_field(event, request_id, seed)
     return inference_pb2.GenerateStreamResponse(sequence=sequence, **{name: message})
 
@@ -122,20 +126,25 @@ class WholeAnswer:
         return refuse_oversized(self._response, "use GenerateStream")
 
 
-def visible_events(event: Event, output: OutputOptions) -> Iterator[Event]:
+def visible_events(event: Event, output: OutputOptions) -> Iterable[Event]:
     """The event as its reader asked for it: without text or tokens that were not, in pieces that fit a message."""
     if not isinstance(event, Delta):
-        yield event
-        return
+        return (event,)
     wants_tokens = output.token_ids or output.logprobs
-    delta = replace(event, text=event.text if output.text else "", tokens=event.tokens if wants_tokens else ())
-    if delta.text or delta.tokens:
-        yield from _pieces(delta)
+    if (event.text and not output.text) or (event.tokens and not wants_tokens):
+        event = replace(event, text=event.text if output.text else "", tokens=event.tokens if wants_tokens else ())
+    if not event.text and not event.tokens:
+        return ()
+    return (event,) if _fits(event) else _pieces(event)
+
+
+def _fits(delta: Delta) -> bool:
+    return len(delta.text) <= _MAX_DELTA_CHARACTERS and len(delta.tokens) <= _MAX_DELTA_TOKENS
 
 
 def _pieces(delta: Delta) -> Iterator[Delta]:
     """A reader that stood still for long gets much at once."""
-    if len(delta.text) <= _MAX_DELTA_CHARACTERS and len(delta.tokens) <= _MAX_DELTA_TOKENS:
+    if _fits(delta):
         yield delta
         return
     text_half, tokens_half = (len(delta.text) + 1) // 2, (len(delta.tokens) + 1) // 2
@@ -180,11 +189,17 @@ def _progress(event: Progress) -> events_pb2.Progress:
 
 
 def _delta(event: Delta) -> events_pb2.Delta:
-    return events_pb2.Delta(
-        index=event.index,
-        text=event.text,
-        tokens=[events_pb2.Token(id=token.id, logprob=token.logprob) for token in event.tokens],
-    )
+    delta = events_pb2.Delta()
+    _fill_delta(delta, event)
+    return delta
+
+
+def _fill_delta(delta: events_pb2.Delta, event: Delta) -> None:
+    if event.index:
+        delta.index = event.index
+    delta.text = event.text
+    for token in event.tokens:
+        delta.tokens.add(id=token.id, logprob=token.logprob)
 
 
 def _finished(event: Finished) -> events_pb2.Finished:

@@ -36,13 +36,15 @@ class PacedWriter(Generic[M]):
 
     async def send(self, build: Callable[[int], M]) -> None:
         """Write the message that `build` makes. Raises StreamLostError when the client is gone."""
-        async with self._one_at_a_time:
+        await self._one_at_a_time.acquire()
+        try:
             self._sequence += 1
-            try:
-                await self._write(build(self._sequence))
-            except grpc.aio.BaseError as error:
-                raise StreamLostError from error
+            await self._write(build(self._sequence))
             self._last_written = time.monotonic()
+        except grpc.aio.BaseError as error:
+            raise StreamLostError from error
+        finally:
+            self._one_at_a_time.release()
 
     @asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[None]:

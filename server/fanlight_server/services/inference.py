@@ -11,14 +11,14 @@ Nothing is written before a request is accepted, not even headers: they would co
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from fanlight.v1 import inference_pb2_grpc
-from fanlight_engine.events import Event, Finished, Progress, Usage
+from fanlight_engine.events import Delta, Event, Finished, Progress, Usage
 from fanlight_engine.request import FinishReason, Generation
 from fanlight_server.active_requests import ANONYMOUS, ActiveRequests
 from fanlight_server.backend import Backend
@@ -71,10 +71,12 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         alive = partial(to_wire.stream_response, event=Progress(), request_id="", seed=None)
         writer = PacedWriter(context.write, alive, self._times.heartbeat)
         async with self._running(request) as run:
-            await _send(writer, run, await anext(run.events))
+            for build in _messages(run, await anext(run.events)):
+                await writer.send(build)
             async with writer.kept_alive():
                 async for event in run.events:
-                    await _send(writer, run, event)
+                    for build in _messages(run, event):
+                        await writer.send(build)
 
     async def Chat(self, request_iterator: Any, context: Any) -> None:
         """A conversation of many turns."""
@@ -108,10 +110,12 @@ async def _cancelled_before_it_came() -> AsyncGenerator[Event, None]:
     yield Usage(0, 0, 0, 0)
 
 
-async def _send(writer: PacedWriter[Any], run: _Run, event: Event) -> None:
-    current_call().count(event)
-    for piece in to_wire.visible_events(event, run.generation.output):
-        build = partial(
-            to_wire.stream_response, event=piece, request_id=run.request_id, seed=run.generation.sampling.seed
-        )
-        await writer.send(build)
+def _messages(run: _Run, event: Event) -> list[Callable[[int], Any]]:
+    """What makes the messages of an event; one as a rule, and nothing is awaited for each."""
+    generation = run.generation
+    if not isinstance(event, Delta):
+        current_call().count(event)
+    return [
+        partial(to_wire.stream_response, event=piece, request_id=run.request_id, seed=generation.sampling.seed)
+        for piece in to_wire.visible_events(event, generation.output)
+    ]

@@ -28,13 +28,16 @@ _OWN_ATTENTION = "eager"
 
 @torch.inference_mode()
 def check_agreement(
-    model: PreTrainedModel, adapter: ModelAdapter, backend: AttentionBackend, checkpoint: Checkpoint
+    model: PreTrainedModel, adapter: ModelAdapter, backend: AttentionBackend, checkpoint: Checkpoint, page_size: int
 ) -> None:
-    """Raise CheckpointError unless embeddings, decoder and head agree with the model's own forward on a short text."""
+    """Raise CheckpointError unless embeddings, decoder and head agree with the model's own forward on a short text.
+
+    `page_size` is that of the cache which will be served from: backends have kernels of their own for each.
+    """
     ids = _text_ids(checkpoint, adapter)
     try:
         own_hidden, own_logits = _own_forward(model, ids)
-        hidden = _hidden_states(adapter, backend, ids)
+        hidden = _hidden_states(adapter, backend, ids, page_size)
         logits = adapter.logits(own_hidden)
     except Exception as error:  # foreign model code, asked for what it may not have
         raise _refusal(checkpoint, f"running it on {_TOKENS} tokens fails: {error}") from error
@@ -91,15 +94,16 @@ def _set_attention(config: Any, of_decoder: Any, names: tuple[Any, Any]) -> None
     of_decoder._attn_implementation = names[1]
 
 
-def _hidden_states(adapter: ModelAdapter, backend: AttentionBackend, ids: torch.Tensor) -> torch.Tensor:
-    """Last hidden states [n, hidden] by our way: one sequence on one page."""
+def _hidden_states(adapter: ModelAdapter, backend: AttentionBackend, ids: torch.Tensor, page_size: int) -> torch.Tensor:
+    """Last hidden states [n, hidden] by our way: one sequence, on the pages behind the dummy."""
     count, device = len(ids), ids.device
+    pages = -(-count // page_size)
     positions = adapter.prompt_positions(ids.tolist(), ImageMask((), (), count), ())
     batch = PagedBatch(
-        cache=PagedKeyValueCache(adapter.key_value_shape, 2, count, device),
+        cache=PagedKeyValueCache(adapter.key_value_shape, 1 + pages, page_size, device),
         backend=backend,
-        slots=torch.arange(count, 2 * count, device=device),
-        page_tables=torch.ones(1, 1, dtype=torch.int32, device=device),
+        slots=torch.arange(page_size, page_size + count, device=device),
+        page_tables=torch.arange(1, 1 + pages, dtype=torch.int32, device=device)[None],
         context_lengths=torch.tensor([count], dtype=torch.int32, device=device),
         decode_rows=0,
         prefill_segments=(Segment(0, count, count),),

@@ -99,9 +99,15 @@ def load_planned(plan: LoadingPlan, report: Report = lambda line: None) -> PreTr
     _refuse_incomplete(plan, information)
     unexpected = sorted(map(str, information.get("unexpected_keys") or ()))
     judge_unexpected(checkpoint.path.name, model, plan.files, unexpected, report)
+    return made_ready(model, plan)
+
+
+def made_ready(model: Any, plan: LoadingPlan) -> PreTrainedModel:
+    """A model that has its weights, as the adapter needs it: our attention in its decoder, in eval mode, on the plan's
+    device. Changes the model that is given."""
     decoder = model.get_decoder()
     decoder.config._attn_implementation = ATTENTION_NAME
-    settle_rotary(decoder, long_factor_border(checkpoint))
+    settle_rotary(decoder, long_factor_border(plan.checkpoint))
     return model.eval().requires_grad_(False).to(plan.device)
 
 

@@ -1,6 +1,7 @@
 """What a core will take of a device's memory, worked out before anything is allocated; the refusal where it cannot fit.
 
-Weights are counted from the model's own shapes, in the number type that they are loaded in; nothing is measured.
+Weights are counted from the model's own shapes, in the number type that they are loaded in. What captured decode steps
+need is bounded, from the sizes of what a step computes; nothing is measured.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import nn
 from fanlight_engine.client import CoreFacts
 from fanlight_engine.core.memory_use import MemoryUse, readable_bytes
 from fanlight_engine.errors import CheckpointError, ConfigError
+from fanlight_engine.model.graphs import CapturePlan, row_sizes
 from fanlight_engine.model.kv_cache import KeyValueShape
 from fanlight_engine.model.loading.loader import LoadingPlan
 from fanlight_engine.model.lora.files import LoraFiles
@@ -21,11 +23,24 @@ from fanlight_engine.model.lora.files import LoraFiles
 _MOST_PER_STORED_BYTE = 32
 """Weights of one bit that are loaded as float32."""
 
+_BYTES_PER_LOGIT = 4 + 64
+"""The float32 logit, and what the most expensive kind of sampling has at once for each: float64 scores, probabilities,
+these sorted with their ids, what sorting them takes, and two running sums."""
+_BYTES_PER_MARK = 4
+_STATES_PER_ROW = 64
+"""Hidden states that a layer has at once of each row, generously: the widest are those between its two projections."""
+_BYTES_PER_GRAPH = 4 << 20
+"""What a driver keeps of a graph of some hundred kernels, generously."""
+
 
 def estimate_memory(
-    plan: LoadingPlan, facts: CoreFacts, shape: KeyValueShape, adapters: Sequence[LoraFiles] = ()
+    plan: LoadingPlan,
+    facts: CoreFacts,
+    shape: KeyValueShape,
+    adapters: Sequence[LoraFiles] = (),
+    decode_step_bytes: int = 0,
 ) -> MemoryUse:
-    """Bytes by part of the loaded model with its adapters, and of its caches."""
+    """Bytes by part of the loaded model with its adapters, of its caches, and of captured decode steps."""
     skeleton, dtype, quantization = plan.skeleton, plan.dtype, plan.quantization
     counted: set[int] = set()
     embeddings = _bytes_of((skeleton.embeddings, skeleton.head), dtype, counted) + _untied_bytes(plan)
@@ -41,7 +56,21 @@ def estimate_memory(
         key_value_bytes=facts.pages * facts.page_size * shape.token_bytes,
         vision_cache_bytes=facts.vision_cache_bytes if tower else 0,
         lora_bytes=sum(files.numbers for files in adapters) * dtype.itemsize,
+        decode_step_bytes=decode_step_bytes,
     )
+
+
+def bound_decode_steps(plan: LoadingPlan, captures: CapturePlan, max_rows: int, max_pages: int, gathered: int) -> int:
+    """Bytes that captured decode steps of up to `max_rows` rows take: buffers, what they compute, and the graphs.
+
+    All graphs share the memory of the largest step. `gathered` are bytes of keys and values of one layer that attention
+    copies for one row, in the longest context.
+    """
+    graphs = len(captures.buckets(max_rows, max_pages)) + len(row_sizes(max_rows)) * len(captures.kinds)
+    per_logit = _BYTES_PER_LOGIT + _BYTES_PER_MARK * captures.penalises
+    states = _STATES_PER_ROW * plan.checkpoint.hidden_size * plan.dtype.itemsize
+    per_row = per_logit * plan.checkpoint.vocab_size + states + gathered
+    return max_rows * per_row + graphs * _BYTES_PER_GRAPH
 
 
 def refuse_more_than_is_stored(plan: LoadingPlan, use: MemoryUse) -> None:

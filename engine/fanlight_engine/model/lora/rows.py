@@ -56,6 +56,11 @@ class LoraRows:
             self._numbers = None
             self._masks.clear()
 
+    @property
+    def are_taken(self) -> bool:
+        """Whether some row of the running call may take an adapter."""
+        return self._numbers is not None
+
     def mask(self, layout: Layout) -> torch.Tensor | None:
         """[T, R] bool: what each row keeps; None where no row keeps anything."""
         if self._numbers is None:
