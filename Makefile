@@ -53,6 +53,7 @@ peers: $(INSTALLED)  ## installs the engines that ours is measured against into 
 	$(PYTHON) -m benchmarks.peers.install
 
 benchmarks: $(INSTALLED)  ## measures everything again, half an hour on an idle machine, and writes docs/performance.md
+	mkdir -p docs/performance
 	for one in cpu vlm scheduler serve grpc_overhead deterministic; do \
 		$(PYTHON) -m benchmarks.$$one --json docs/performance/$$one.json || exit 1; \
 	done

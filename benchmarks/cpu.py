@@ -8,16 +8,18 @@
 Everybody answers the same prompts greedily, without regard to end tokens and without a prefix cache, in a process of
 its own. Peers that are not installed are named and left out: `make peers`.
 
-    python -m benchmarks.cpu [--only CASE] [--rounds N] [--passes N] [--threads N] [--json FILE] [--svg FILE]
+    python -m benchmarks.cpu [--only CASE] [--rounds N] [--passes N] [--threads N] [--json FILE [--keep]] [--svg FILE]
 """
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -122,7 +124,8 @@ def measure(
     memory = ReadBandwidth()
     machine = machine_of(memory, threads)
     chosen = [case for case in CASES if not cases or case.name in cases]
-    with running(PEERS, checkpoint, threads) as processes:
+    peers = [peer for peer in PEERS if any(peer in case.peers for case in chosen)]
+    with running(peers, checkpoint, threads) as processes:
         figures = {
             case.name: take_turns(_contenders(case, processes, memory), rounds, passes or case.passes)
             for case in chosen
@@ -130,7 +133,22 @@ def measure(
         engines = {name: process.facts for name, process in processes.items()}
     comparisons = (*_compared(figures), *_share_of_bandwidth(figures, checkpoint))
     names = ", ".join(case.name for case in chosen)
-    return AgainstPeers(names, comparisons, machine, rounds, missing_of(PEERS), engines)
+    return AgainstPeers(names, comparisons, machine, rounds, missing_of(peers), engines)
+
+
+def with_other_cases(result: AgainstPeers, earlier: Mapping[str, Any]) -> AgainstPeers:
+    """The result, and what an earlier one has of cases that were not measured now. Told is the machine as it is now."""
+    now = {one.name for one in result.comparisons}
+    kept = [one for one in map(Comparison.of, earlier["comparisons"]) if one.name not in now]
+    cases = dict.fromkeys([*cases_of(kept), *result.case.split(", ")])
+    order = [*(bar.title for bar in BARS), SHARE]
+    return replace(
+        result,
+        case=", ".join(case.name for case in CASES if case.name in cases),
+        comparisons=tuple(sorted([*kept, *result.comparisons], key=lambda one: order.index(one.name))),
+        missing=tuple(dict.fromkeys([*earlier["missing"], *result.missing])),
+        engines={**earlier["engines"], **result.engines},
+    )
 
 
 def _contenders(case: Case, processes: Mapping[str, PeerProcess], memory: ReadBandwidth) -> dict[str, Contender]:
@@ -197,9 +215,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=THREADS, help="threads of each engine")
     names = [case.name for case in CASES]
     parser.add_argument("--only", action="append", choices=names, help="a case; may be given several times")
+    parser.add_argument("--keep", action="store_true", help="keep what the --json file has of other cases")
     arguments = parser.parse_args()
     rounds = checked_rounds(arguments.rounds)
     result = measure(rounds, arguments.threads, arguments.only or names, arguments.passes)
+    if arguments.keep and arguments.json and arguments.json.is_file():
+        result = with_other_cases(result, json.loads(arguments.json.read_text(encoding="utf-8")))
     deliver(result, "Tokens per second on a CPU", arguments)
 
 

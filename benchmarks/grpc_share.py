@@ -8,7 +8,6 @@ Server, client and engine share the machine's cores: what the path costs is take
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,8 @@ from benchmarks.peers.catalog import FANLIGHT
 from benchmarks.peers.process import Batch, PeerProcess
 from benchmarks.report import Comparison, Runs
 from benchmarks.rounds import take_turns
-from benchmarks.server_process import answer_together, generation_of, running_server
+from benchmarks.server_process import generation_of, running_server, tokens_and_seconds
+from fanlight_server import event_loop
 
 SHARE_BAR = 0.95
 PROMPT_TOKENS, NEW_TOKENS = 64, 96
@@ -75,11 +75,9 @@ def measure_grpc_share(
 
 
 def _rate_through_grpc(address: str, batch: Batch) -> float:
-    """From sending the first request to the last token of all."""
+    """From sending the first request to the last message of all. The client is as light as the server's own loop."""
     wanted = [generation_of(count, prompt) for prompt, count in zip(batch.prompts, batch.new_tokens, strict=True)]
-    answers = asyncio.run(answer_together(address, wanted))
-    refused = {answer.refused for answer in answers if answer.refused}
-    if refused:
-        raise RuntimeError(f"the server refused requests of the benchmark: {sorted(refused)}")
-    seconds = max(answer.times[-1] for answer in answers) - min(answer.sent for answer in answers)
-    return sum(len(answer.times) for answer in answers) / seconds
+    tokens, seconds = event_loop.run(tokens_and_seconds(address, wanted))
+    if tokens != sum(batch.new_tokens):
+        raise RuntimeError(f"the server sent {tokens} tokens, {sum(batch.new_tokens)} were asked for")
+    return tokens / seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from benchmarks import cpu
 from benchmarks.checkpoints import LANGUAGE_MODEL
 from benchmarks.cpu import BARS, CASES, DECODE, END_TO_END, MEMORY, MIXED_ANSWERS, MIXED_PROMPTS, SHARE
 from benchmarks.peers.catalog import FANLIGHT, OPENVINO, TRANSFORMERS, VLLM
+from benchmarks.peers.result import AgainstPeers
+from benchmarks.report import Runs
 from benchmarks.rounds import Figures
 
 
@@ -70,3 +73,16 @@ def test_the_reference_case_has_a_hundred_million_parameters():
     )
     total = LANGUAGE_MODEL["vocab_size"] * hidden + layers * (attention + 3 * hidden * inner)
     assert total == pytest.approx(100e6, rel=0.01)
+
+
+def test_cases_that_were_not_measured_again_are_kept_as_they_were():
+    before = list(cpu._compared(figures(FANLIGHT.name, TRANSFORMERS.name)))
+    earlier = AgainstPeers("1 request, mixed", tuple(before), {"load": 9}, 5, ("vLLM CPU",), {"old": 1}).facts()
+    slower = replace(before[1], ours=Runs(FANLIGHT.name, (50.0,) * 5))
+    now = AgainstPeers("mixed", (slower,), {"load": 0}, 5, (), {"new": 2})
+    both = cpu.with_other_cases(now, earlier)
+    assert both.comparisons == (before[0], slower)
+    assert both.case == "1 request, mixed"
+    assert both.engines == {"old": 1, "new": 2}
+    assert both.machine == {"load": 0}
+    assert both.missing == ("vLLM CPU",)
