@@ -245,8 +245,10 @@ def _compared(name: str, figures: list[list[float]], bar: float, gates: bool) ->
 
 @asynccontextmanager
 async def _serving(config: EngineConfig, checkpoint: Checkpoint, core: EngineClient) -> AsyncIterator[str]:
-    """Our server over this core; gives its address."""
-    logging.getLogger("fanlight.access").setLevel(logging.WARNING)
+    """Our server over this core, without lines for its calls; gives its address."""
+    calls = logging.getLogger("fanlight.access")
+    level = calls.level
+    calls.setLevel(logging.WARNING)
     front = Front(config, checkpoint, core)
     server = FanlightServer(front, ServerSettings(port=0, drain_seconds=0.0))
     server.bind()
@@ -257,6 +259,7 @@ async def _serving(config: EngineConfig, checkpoint: Checkpoint, core: EngineCli
         yield server.address
     finally:
         await server.stop()
+        calls.setLevel(level)
 
 
 @asynccontextmanager

@@ -162,10 +162,12 @@ async def test_a_drain_is_over_when_its_time_is_up() -> None:
     served.server.lifecycle.mark_serving()
     call = served.inference.GenerateStream(stream())
     run = await backend.next_run()
+    told = asyncio.ensure_future(refusal(call.read()))
     await asyncio.wait_for(served.server.drain(hurry=asyncio.Event()), WAIT_SECONDS)
-    await stop_server(served)
+    await served.server.stop()
     await run.wait_until_freed()
-    assert (await refusal(call.read())).code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+    assert (await told).code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+    await stop_server(served)
 
 
 async def test_a_chat_is_told_that_the_server_goes_away(served: Served) -> None:
