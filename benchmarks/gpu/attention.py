@@ -46,11 +46,9 @@ def measure(workbench: Workbench) -> None:
     table: list[dict[str, Any]] = []
     for name, page_size, backend in _backends(workbench, device):
         for rows, context in rows_and_contexts:
-            try:
+            line = None
+            with workbench.going_on(f"{name} with {rows} rows of {context} tokens on pages of {page_size}"):
                 line = _line(backend, rows, context, page_size, device)
-            except Exception:
-                workbench.note_failure(f"{name} with {rows} rows of {context} tokens on pages of {page_size}")
-                continue
             if line is not None:
                 share = line["gb_per_s"] * 1e9 / limit
                 table.append({"backend": name, **line, "share_of_copy": round(share, 3)})

@@ -92,7 +92,7 @@ def _core(workbench: Workbench, checkpoint: Checkpoint, model: Any, requests: in
             core.begin(1, 16)
             core.round(3)
             core.end()
-        except Exception:
+        except Exception:  # the next rung leaves out what may have failed; something must be known even so
             workbench.note_failure(f"decoding with {settings or 'default settings'}")
             if rung + 1 == len(LADDER):
                 raise

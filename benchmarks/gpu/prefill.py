@@ -31,10 +31,8 @@ def measure(workbench: Workbench) -> None:
     rate = matrix_rate(torch.device(workbench.device), workbench.is_tiny)
     workbench.record(matrix_tflops=round(rate / 1e12, 1))
     for shape in (TINY,) if workbench.is_tiny else (ONE_BILLION, EIGHT_BILLION):
-        try:
+        with workbench.going_on(f"prefill of {shape.name}"):
             _measure_shape(workbench, shape, rate)
-        except Exception:
-            workbench.note_failure(f"prefill of {shape.name}")
         free_memory(torch.device(workbench.device))
 
 

@@ -60,11 +60,10 @@ def measure(workbench: Workbench) -> None:
                 workbench.note(f"{switch.name}: not measured, the time of this section was used up")
                 continue
             try:
-                _measure_switch(workbench, switch, checkpoint, model)
+                with workbench.going_on(switch.name, unless=ConfigError):
+                    _measure_switch(workbench, switch, checkpoint, model)
             except ConfigError as error:
                 workbench.note(f"{switch.name}: not measurable here, {error}")
-            except Exception:
-                workbench.note_failure(switch.name)
             free_memory(torch.device(workbench.device))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,16 @@ class Workbench:
         """Inside an except block: note what failed, with the traceback. The section goes on with its other figures."""
         self.note(f"{what} failed: {traceback_text()}{self.logged.taken()}")
         self.results.set_section(self.name, failed_parts=self.results.section(self.name).get("failed_parts", 0) + 1)
+
+    @contextmanager
+    def going_on(self, part: str, unless: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+        """What fails within it is noted as a failure of that part, and goes no further; `unless` does."""
+        try:
+            yield
+        except unless:
+            raise
+        except Exception:  # foreign code on a device; a section's other parts must still be measured
+            self.note_failure(part)
 
 
 def traceback_text() -> str:

@@ -285,6 +285,10 @@ class TestOrder:
 class TestFailure:
     """What fails in flight takes only those along that it belongs to."""
 
+    @pytest.fixture(params=["at its launch", "when it is read"])
+    def fails(self, request: pytest.FixtureRequest) -> str:
+        return request.param
+
     @pytest.fixture
     def asked(self) -> list[AddRequest]:
         return [
@@ -292,7 +296,6 @@ class TestFailure:
             for number in range(3)
         ]
 
-    @pytest.mark.parametrize("fails", ["at its launch", "when it is read"])
     def test_a_step_that_fails_once_is_computed_again(
         self,
         fails: str,
@@ -312,7 +315,6 @@ class TestFailure:
             assert [driver.answers[one.request_id].ids for one in asked] == alone
             monkeypatch.undo()
 
-    @pytest.mark.parametrize("fails", ["at its launch", "when it is read"])
     def test_a_request_that_breaks_every_step_costs_its_neighbours_nothing(
         self,
         fails: str,

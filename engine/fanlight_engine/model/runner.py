@@ -168,7 +168,7 @@ class Runner:
         """
         try:
             return self._launch_decodes(plan.chunks, after) if plan.is_decode_only else self._launch_mixed(plan)
-        except Exception:
+        except Exception:  # whatever it is, the marks of this plan are void; it goes on to the caller
             self.void(plan)
             raise
 
