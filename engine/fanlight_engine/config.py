@@ -70,8 +70,8 @@ class EngineConfig:
     cpu_kernels: bool = True
     """Compute on a CPU with our own kernels, compiled at the first start, where processor and checkpoint allow it."""
     deterministic: bool = False
-    """Give a request the same answer, bit for bit, whatever is computed beside it; slower, and refused where torch's own
-    products compute the decoder."""
+    """Give a request the same answer, bit for bit, whatever is computed beside it; slower, and refused where torch
+    itself computes the decoder."""
     torch_threads: int = 0
     """Threads of one operator in the step loop; 0 leaves torch's own choice."""
     context_length: int = 0
