@@ -9,12 +9,17 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from fanlight_engine.checkpoints.checkpoint import Checkpoint
+from fanlight_engine.model.adapter import ModelAdapter
 from fanlight_engine.model.attention.cpu import CpuAttention
 from fanlight_engine.model.attention.interface import LayerAttention, PagedBatch, Segment
 from fanlight_engine.model.attention.reference import ReferenceAttention
-from fanlight_engine.model.cpu.library import Kernels, Kind, matrix
-from fanlight_engine.model.cpu.linear import use_kernels_in_linears
+from fanlight_engine.model.cpu.build import CannotBuild
+from fanlight_engine.model.cpu.library import Kernels, Kind, kernels_for, matrix
+from fanlight_engine.model.cpu.linear import KernelLinear, use_kernels_in_linears
 from fanlight_engine.model.kv_cache import KeyValueShape, PagedKeyValueCache
+from fanlight_engine.model.loading.loader import load_model
+from tests.engine.builders import llava_picture
 from tests.engine.cpu_kernels import IDS, WAYS, kernels_of, torch_threads
 
 SHAPES = 60
@@ -170,3 +175,22 @@ def test_a_query_alone_is_the_same_query_in_a_batch(kernels: Kernels) -> None:
             )
             single = backend.attend(asked.queries[row : row + 1], alone, asked.layer)
             assert torch.equal(single[0], together[row]), seed
+
+
+def test_a_vision_tower_by_kernels_gives_what_torch_gives(llava: Checkpoint) -> None:
+    """Linear modules outside the decoder take the kernels too, and its own stay as they are."""
+    try:
+        kernels_for(torch.bfloat16)
+    except CannotBuild as reason:
+        pytest.skip(f"no kernels on this machine: {reason}")
+    model = load_model(llava, torch.device("cpu"), torch.bfloat16)
+    adapter = ModelAdapter(model, llava)
+    media = [llava_picture("first"), llava_picture("second")]
+    before = adapter.encode(media)
+    adapter.use_cpu_kernels()
+    inside = {id(one) for one in model.get_decoder().modules()}
+    changed = [one for one in model.modules() if isinstance(one, KernelLinear)]
+    assert changed
+    assert not any(id(one) in inside for one in changed)
+    for ours, theirs in zip(adapter.encode(media), before, strict=True):
+        assert (ours - theirs).float().norm() < 0.02 * theirs.float().norm()

@@ -22,7 +22,7 @@ from fanlight_engine.errors import CheckpointError
 from fanlight_engine.model.attention.interface import PagedBatch
 from fanlight_engine.model.cpu.build import CannotBuild
 from fanlight_engine.model.cpu.facts import Unrecognised
-from fanlight_engine.model.cpu.fused_decoder import FusedDecoder, pays_fused
+from fanlight_engine.model.cpu.fused_decoder import FusedDecoder
 from fanlight_engine.model.cpu.library import kernels_for
 from fanlight_engine.model.cpu.linear import use_kernels_in_linears
 from fanlight_engine.model.cpu.proof import fused_decoder
@@ -92,7 +92,7 @@ class ModelAdapter:
         `layer_features` [T, hidden], zero outside media, are added behind the first decoder layers, one behind each.
         """
         fused = self._fused_for(embeddings)
-        if fused is not None and (self._fuses_all or pays_fused(batch)):
+        if fused is not None and (self._fuses_all or fused.pays(batch)):
             return fused.decode(embeddings, positions, batch, layer_features)
         return self._by_modules.decode(embeddings, positions, batch, layer_features)
 
@@ -129,9 +129,9 @@ class ModelAdapter:
             report(f"decode steps are computed in one call, by kernels for {kernels.target}")
         except Unrecognised as reason:
             report(f"decode steps are computed module by module, linear ones by kernels for {kernels.target}: {reason}")
-        if self._fused is None or self._has_loras:
-            for root in (self._decoder, self._head.projection):
-                use_kernels_in_linears(root, kernels, always=deterministic)
+        roots = [self._decoder, self._head.projection] if self._fused is None or self._has_loras else []
+        for root in (*roots, *self._tower.modules()):
+            use_kernels_in_linears(root, kernels, always=deterministic)
 
     @property
     def has_cpu_kernels(self) -> bool:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from fanlight_engine.checkpoints.checkpoint import Checkpoint
@@ -41,6 +42,14 @@ class VisionTower:
         self._config = checkpoint.config
         self._family = checkpoint.family
         self._width = checkpoint.embedding_width
+
+    def modules(self) -> list[nn.Module]:
+        """Those that make embeddings: all of the model's without children, but for the decoder's and the head's."""
+        elsewhere = {id(one) for root in self._language_parts() for one in root.modules()}
+        return [one for one in self._model.modules() if id(one) not in elsewhere and not any(one.children())]
+
+    def _language_parts(self) -> list[nn.Module]:
+        return [part for part in (self._model.get_decoder(), self._model.get_output_embeddings()) if part is not None]
 
     def encode(self, media: Sequence[MediaInput]) -> list[torch.Tensor]:
         """One [rows, embedding width] tensor per medium, in order, on the model's device and of its number type.

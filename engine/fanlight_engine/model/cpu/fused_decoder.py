@@ -17,15 +17,11 @@ from fanlight_engine.model.kv_cache import PagedKeyValueCache
 
 _MOST_TOKENS = 128
 _MOST_PAIRS = 1 << 15
-"""Larger steps are as fast module by module, because torch multiplies large matrices faster; and so are those that look
-at more pairs of a query and a key in chunks, because it computes attention of many queries at once. Measured."""
-
-
-def pays_fused(batch: PagedBatch) -> bool:
-    """Whether a packed step takes less time in one call than module by module."""
-    tokens = batch.decode_rows + sum(one.query_length for one in batch.prefill_segments)
-    pairs = sum(one.query_length * one.context_length for one in batch.prefill_segments)
-    return tokens <= _MOST_TOKENS and pairs <= _MOST_PAIRS
+"""Without tiles larger steps are as fast module by module, because torch multiplies large matrices faster; and so are
+those that look at more pairs of a query and a key in chunks, because it computes attention of many queries at once.
+With tiles no step was found that is: 1.1 to 3.8 times as fast. Measured."""
+_TILE_COLUMNS, _TILE_KEYS, _WIDEST_TILED_HEAD = 32, 16, 256
+"""Heads and pages whose chunks are computed by tiles; see attention_tile.h."""
 
 
 class FusedDecoder:
@@ -42,9 +38,19 @@ class FusedDecoder:
         self._position_rows = [_numbers(table) for table in self._tables]
         self._layers = (DecoderLayer * len(facts.layers))(*map(self._layer, facts.layers))
         self._decoder = _decoder(facts, self._layers)
+        head_dim = facts.head_dim
+        self._has_tiled_heads = head_dim % _TILE_COLUMNS == 0 and head_dim <= _WIDEST_TILED_HEAD
         self._cache: PagedKeyValueCache | None = None
         self._keys = (c_void_p * len(facts.layers))()
         self._values = (c_void_p * len(facts.layers))()
+
+    def pays(self, batch: PagedBatch) -> bool:
+        """Whether a packed step takes less time in one call than module by module."""
+        if self.kernels.has_tiles and self._has_tiled_heads and batch.cache.page_size % _TILE_KEYS == 0:
+            return True
+        tokens = batch.decode_rows + sum(one.query_length for one in batch.prefill_segments)
+        pairs = sum(one.query_length * one.context_length for one in batch.prefill_segments)
+        return tokens <= _MOST_TOKENS and pairs <= _MOST_PAIRS
 
     def decode_rows(
         self, ids: torch.Tensor, positions: torch.Tensor, batch: PagedBatch, out: torch.Tensor | None = None

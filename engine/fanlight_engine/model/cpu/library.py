@@ -87,6 +87,7 @@ class Kernels:
     def step(self, decoder: Decoder, step: Step) -> None:
         """Compute a step of a decoder. Raises IndexError for an id that has no embedding."""
         step.kind, step.threads = self.kind_for(step.rows), torch.get_num_threads()
+        step.queries_are_alone = self.only_kind is not None
         outcome = self._with_workspace(self._library.fanlight_step, step, byref(decoder))
         if outcome >= _UNKNOWN_ID:
             raise IndexError(f"row {outcome - _UNKNOWN_ID} has an id outside the {decoder.embedded} embeddings")

@@ -1,4 +1,4 @@
-"""Linear modules that compute few rows with the kernels, for decoders that stay as they are.
+"""Linear modules that compute few rows with the kernels, for vision towers and for decoders that stay as they are.
 
 torch's linear reads weights of bfloat16 at a fraction of the speed of the memory; ours reads them at all of it. For
 many rows torch's is faster, and takes over again, unless each row must be computed in one way only.
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fanlight_engine.model.cpu.library import Kernels, matrix
 
-_MOST_ROWS, _MOST_ROWS_WITH_TILES = 32, 64
+_MOST_ROWS, _MOST_ROWS_WITH_TILES = 32, 512
 """More rows are as fast with torch; measured."""
 
 

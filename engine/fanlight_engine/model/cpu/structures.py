@@ -106,6 +106,7 @@ class Step(Structure):
         ("logit_stride", c_int64),
         ("kind", c_int64),
         ("threads", c_int64),
+        ("queries_are_alone", c_int64),
         ("workspace", c_void_p),
         ("workspace_bytes", c_int64),
     ]

@@ -102,9 +102,13 @@ static void weigh(const paged_layer *layer, float *scores, int64_t count, float 
     const int64_t filled = rounded_up(count, LANES);
     for (int64_t key = count; key < filled; key++) scores[key] = -3e38f;
     scale_and_cap(scores, layer->scale, layer->soft_cap, count);
-    float most = scores[0];
-    for (int64_t key = 1; key < count; key++) most = scores[key] > most ? scores[key] : most;
-    floats total = {0};
+    floats greatest_of = load(scores), total = {0};
+    for (int64_t key = LANES; key < filled; key += LANES) {
+        const floats next = load(scores + key);
+        greatest_of = chosen(next > greatest_of, next, greatest_of);
+    }
+    float most = greatest_of[0];
+    for (int lane = 1; lane < LANES; lane++) most = greatest_of[lane] > most ? greatest_of[lane] : most;
     for (int64_t key = 0; key < filled; key += LANES) {
         floats weight = exponential(load(scores + key) - most);
         if (key + LANES > count) weight = load_first((const float *)&weight, count - key);
@@ -153,9 +157,12 @@ static void attend_some(const paged_layer *layer, const int64_t *offsets, int64_
 static void attend_part(const paged_layer *layer, const int32_t *page_table, int64_t kv_head, int64_t first,
                         int64_t last, const float *queries, int64_t stride, joined *into, int64_t heads) {
     int64_t offsets[PART_KEYS];
-    for (int64_t key = first; key < last; key++) {
-        const int64_t slot = page_table[key / layer->page_size] * layer->page_size + key % layer->page_size;
-        offsets[key - first] = (slot * layer->kv_heads + kv_head) * layer->head_dim;
+    const int64_t row = layer->kv_heads * layer->head_dim;
+    for (int64_t key = first; key < last;) { /* page by page: a division for each key would take as long as its score */
+        const int64_t page = key / layer->page_size, begin = page * layer->page_size;
+        const int64_t end = least(begin + layer->page_size, last);
+        int64_t offset = (page_table[page] * layer->page_size + key - begin) * row + kv_head * layer->head_dim;
+        for (; key < end; key++, offset += row) offsets[key - first] = offset;
     }
     attend_some(layer, offsets, last - first, queries, stride, into, heads);
 }

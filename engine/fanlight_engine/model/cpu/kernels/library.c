@@ -75,6 +75,7 @@ EXPORT int64_t fanlight_step(const decoder *model, step *now) {
     for (int64_t row = 0; now->ids && row < now->rows; row++)
         if (now->ids[row] < 0 || now->ids[row] >= model->embedded) return UNKNOWN_ID + row;
     find_parts(&all_of_it);
+    find_blocks(&all_of_it);
     run_together(run_step_of, &all_of_it, now->threads);
     return DONE;
 }
@@ -96,9 +97,31 @@ typedef struct {
     float *sums, *wide;
 } linear_work;
 
+/* From halves to halves by tiles: neither inputs nor sums are ever floats in memory. */
+static void run_tile_linear(const linear_work *of, const member *self) {
+#ifdef FANLIGHT_HAS_TILES
+    const linear_call *now = of->now;
+    const int64_t groups = (now->rows + TILE_ROWS - 1) / TILE_ROWS;
+    int64_t first, last;
+    for (int64_t group = self->number; group < groups; group += self->team->size)
+        pack_group_of_halves(&of->x, group, now->x, now->x_stride);
+    meet(self);
+    share(self, now->weights.outputs, BLOCK, &first, &last);
+    configure_tiles();
+    tile_products(&now->weights, first, last, &of->x, &(product_rows){NULL, now->y, now->y_stride});
+    _tile_release();
+#else
+    (void)of, (void)self;
+#endif
+}
+
 static void run_linear(const void *what, const member *self) {
     const linear_work *of = what;
     const linear_call *now = of->now;
+    if (now->kind == TILE && now->y) {
+        run_tile_linear(of, self);
+        return;
+    }
     const int64_t inputs = now->weights.inputs, outputs = now->weights.outputs;
     int64_t first, last;
     for (int64_t row = self->number; row < now->rows; row += self->team->size) {
@@ -124,9 +147,10 @@ EXPORT int64_t fanlight_linear(linear_call *now) {
     linear_work of = {.now = now};
     arena from = {now->workspace, 0};
     const int64_t bytes = packed_bytes(now->kind, now->rows, now->weights.inputs);
+    const int has_floats = now->kind != TILE || !now->y;
     of.x = (packed){now->kind, now->rows, now->weights.inputs, taken(&from, bytes)};
-    of.sums = taken(&from, now->y ? now->rows * now->weights.outputs * 4 : 0);
-    of.wide = taken(&from, now->rows * now->weights.inputs * 4);
+    of.sums = taken(&from, now->y && has_floats ? now->rows * now->weights.outputs * 4 : 0);
+    of.wide = taken(&from, has_floats ? now->rows * now->weights.inputs * 4 : 0);
     if (!now->workspace || from.used > now->workspace_bytes) {
         now->workspace_bytes = from.used;
         return NEEDS_WORKSPACE;

@@ -95,6 +95,12 @@ INLINE void transpose(__m512 rows[16]) {
     }
 }
 
+INLINE void store_transposed(uint32_t *tile, __m512 pairs[16]) {
+    transpose(pairs);
+#pragma GCC unroll 16
+    for (int pair = 0; pair < 16; pair++) store((float *)(tile + pair * TILE_ROWS), (floats)pairs[pair]);
+}
+
 INLINE void pack_tile(uint32_t *tile, const float *values, int64_t stride, int64_t rows) {
     __m512 pairs[16];
 #pragma GCC unroll 16
@@ -104,9 +110,30 @@ INLINE void pack_tile(uint32_t *tile, const float *values, int64_t stride, int64
         pairs[row] = (__m512)(rounded_words(evens_of(first, second)) >> 16 |
                               (rounded_words(odds_of(first, second)) & 0xffff0000u));
     }
-    transpose(pairs);
+    store_transposed(tile, pairs);
+}
+
+/* The same from rows of bfloat16, whose words are pairs already. */
+INLINE void pack_tile_of_halves(uint32_t *tile, const uint16_t *values, int64_t stride, int64_t rows) {
+    __m512 pairs[16];
 #pragma GCC unroll 16
-    for (int pair = 0; pair < 16; pair++) store((float *)(tile + pair * TILE_ROWS), (floats)pairs[pair]);
+    for (int row = 0; row < 16; row++) pairs[row] = _mm512_loadu_ps(values + (row < rows ? row : 0) * stride);
+    store_transposed(tile, pairs);
+}
+
+/* Rows of bfloat16 [rows, stride] of one tile group, all columns. */
+static void pack_group_of_halves(const packed *into, int64_t group, const uint16_t *values, int64_t stride) {
+    uint32_t *tile = (uint32_t *)tile_group(into, group);
+    const int64_t rows = least(TILE_ROWS, into->rows - group * TILE_ROWS);
+    const uint16_t *from = values + group * TILE_ROWS * stride;
+    int64_t column = 0;
+    for (; column + BLOCK <= into->columns; column += BLOCK, tile += TILE_WORDS)
+        pack_tile_of_halves(tile, from + column, stride, rows);
+    if (column == into->columns) return;
+    uint16_t rest[TILE_ROWS][BLOCK] = {{0}};
+    for (int64_t row = 0; row < rows; row++)
+        memcpy(rest[row], from + row * stride + column, (into->columns - column) * 2);
+    pack_tile_of_halves(tile, rest[0], BLOCK, rows);
 }
 
 #endif

@@ -10,7 +10,7 @@ INLINE void products(const matrix *of, int64_t first, int64_t last, const packed
     if (first >= last) return;
 #ifdef FANLIGHT_HAS_TILES
     if (x->kind == TILE) {
-        tile_products(of, first, last, x, y, y_stride);
+        tile_products(of, first, last, x, &(product_rows){y, NULL, y_stride});
         return;
     }
 #endif

@@ -22,9 +22,25 @@ static void configure_tiles(void) {
     _tile_loadconfig(&configuration);
 }
 
+/* Where products go: rows of floats, or of bfloat16 where there are no floats. */
+typedef struct {
+    float *wide;
+    uint16_t *halves;
+    int64_t stride;
+} product_rows;
+
+INLINE void store_row(const product_rows *y, int64_t row, int64_t output, __mmask16 mask, __m512 sums) {
+    const int64_t place = row * y->stride + output;
+    if (y->wide)
+        _mm512_mask_storeu_ps(y->wide + place, mask, sums);
+    else
+        _mm256_mask_storeu_epi16(y->halves + place, mask,
+                                 _mm512_cvtepi32_epi16((__m512i)(rounded_words((floats)sums) >> 16)));
+}
+
 /* A tile of sums [16 outputs][16 rows], to rows of y. */
 INLINE void store_tile(const float *sums, const matrix *of, int64_t output, int64_t outputs, int64_t row, int64_t rows,
-                       float *y, int64_t y_stride) {
+                       const product_rows *y) {
     __m512 columns[16];
     const __mmask16 mask = (__mmask16)((1u << outputs) - 1);
     const __m512 bias = of->bias ? _mm512_maskz_loadu_ps(mask, of->bias + output) : _mm512_setzero_ps();
@@ -33,8 +49,7 @@ INLINE void store_tile(const float *sums, const matrix *of, int64_t output, int6
     transpose(columns);
 #pragma GCC unroll 16
     for (int index = 0; index < 16; index++)
-        if (index < rows)
-            _mm512_mask_storeu_ps(y + (row + index) * y_stride + output, mask, _mm512_add_ps(columns[index], bias));
+        if (index < rows) store_row(y, row + index, output, mask, _mm512_add_ps(columns[index], bias));
 }
 
 /* The part of the matrix that has no whole tile, in one that is filled up with zeros. */
@@ -52,8 +67,8 @@ INLINE void prefetch_tile(const char *from, int64_t stride) {
 }
 
 /* 32 outputs of up to 32 rows. */
-INLINE void tile_block(const matrix *of, int64_t output, int64_t outputs, const packed *x, int64_t group, float *y,
-                       int64_t y_stride, const int two_groups, const int prefetches) {
+INLINE void tile_block(const matrix *of, int64_t output, int64_t outputs, const packed *x, int64_t group,
+                       const product_rows *y, const int two_groups, const int prefetches) {
     const int64_t blocks = packed_columns(of->inputs) / BLOCK, whole = of->inputs / BLOCK, stride = of->inputs * 2;
     const char *upper = (const char *)of->weights + output * stride, *lower = upper + 16 * stride;
     const uint32_t *left = tile_group(x, group), *right = two_groups ? tile_group(x, group + 1) : left;
@@ -94,28 +109,28 @@ INLINE void tile_block(const matrix *of, int64_t output, int64_t outputs, const 
     const int64_t row = group * TILE_ROWS, rows = least(TILE_ROWS, x->rows - row);
     const int64_t first = least(16, outputs), second = greatest(0, outputs - 16);
     _tile_stored(0, sums, LINE);
-    store_tile(sums, of, output, first, row, rows, y, y_stride);
+    store_tile(sums, of, output, first, row, rows, y);
     _tile_stored(1, sums, LINE);
-    store_tile(sums, of, output + 16, second, row, rows, y, y_stride);
+    store_tile(sums, of, output + 16, second, row, rows, y);
     if (two_groups) {
         const int64_t more = least(TILE_ROWS, x->rows - row - TILE_ROWS);
         _tile_stored(2, sums, LINE);
-        store_tile(sums, of, output, first, row + TILE_ROWS, more, y, y_stride);
+        store_tile(sums, of, output, first, row + TILE_ROWS, more, y);
         _tile_stored(3, sums, LINE);
-        store_tile(sums, of, output + 16, second, row + TILE_ROWS, more, y, y_stride);
+        store_tile(sums, of, output + 16, second, row + TILE_ROWS, more, y);
     }
 }
 
 /* Outputs [first, last) of all rows of x; tiles must be configured. */
-static void tile_products(const matrix *of, int64_t first, int64_t last, const packed *x, float *y, int64_t y_stride) {
+static void tile_products(const matrix *of, int64_t first, int64_t last, const packed *x, const product_rows *y) {
     const int64_t groups = (x->rows + TILE_ROWS - 1) / TILE_ROWS;
     for (int64_t output = first; output < last; output += 32) {
         const int64_t outputs = least(32, last - output);
         for (int64_t group = 0; group < groups; group += 2) {
             if (group + 1 < groups)
-                tile_block(of, output, outputs, x, group, y, y_stride, 1, group == 0);
+                tile_block(of, output, outputs, x, group, y, 1, group == 0);
             else
-                tile_block(of, output, outputs, x, group, y, y_stride, 0, group == 0);
+                tile_block(of, output, outputs, x, group, y, 0, group == 0);
         }
     }
 }

@@ -165,15 +165,69 @@ static void attend_item(const work *of, const paged_layer *layer, int64_t window
     }
 }
 
+#ifdef FANLIGHT_HAS_TILES
+
+static block_sight sight_of(const work *of, const paged_layer *layer, int64_t window, int64_t row, int64_t count,
+                            int64_t kv_head) {
+    const step *now = of->now;
+    block_sight sight = {layer, now->page_tables + now->table_rows[row] * now->page_table_stride, kv_head};
+    for (int64_t index = 0; index < count; index++) {
+        const int64_t begin = first_key(now, row + index, window), end = now->limits[row + index];
+        sight.begins[index] = (int32_t)begin, sight.ends[index] = (int32_t)end;
+        sight.first = index ? least(sight.first, begin) : begin;
+        sight.last = greatest(sight.last, end);
+    }
+    return sight;
+}
+
+/* Rows of a block, for the query heads of one key head; each row's first part takes all of it. */
+static void attend_block(const work *of, const paged_layer *layer, int64_t window, int64_t block, int64_t kv_head) {
+    const int64_t row = of->first_row[block], count = of->first_row[block + 1] - row;
+    const int64_t width = layer->head_dim, group = layer->heads / layer->kv_heads, head = kv_head * group;
+    const int64_t stride = (layer->heads + 2 * layer->kv_heads) * width;
+    const block_sight sight = sight_of(of, layer, window, row, count, kv_head);
+    block_places places __attribute__((aligned(LINE)));
+    for (int64_t index = 0; index < count; index++)
+        for (int64_t at = of->first_part[row + index]; at < of->first_part[row + index + 1]; at++)
+            for (int64_t next = head; next < head + group; next++)
+                store_part(of, at, next, &(joined){0, 0, stored_part(of, at, next).values});
+    for (int64_t part = sight.first / PART_KEYS; part < parts_of(sight.last); part++) {
+        int64_t first, last;
+        if (!visible_keys(sight.first, sight.last, part, &first, &last)) continue;
+        const int64_t from = part * PART_KEYS;
+        pack_values(&sight, from, first, last, &places);
+        for (int64_t next = head; next < head + group; next++) {
+            joined whole[BLOCK_QUERIES];
+            const float *queries = of->qkv + row * stride + next * width;
+            for (int64_t column = 0; column < width; column += BLOCK)
+                pack_tile(places.queries + column / BLOCK * TILE_WORDS, queries + column, stride, count);
+            for (int64_t index = 0; index < count; index++)
+                whole[index] = stored_part(of, of->first_part[row + index], next);
+            attend_tiles(&sight, from, first, last, &places, whole, count);
+            for (int64_t index = 0; index < count; index++)
+                store_part(of, of->first_part[row + index], next, &whole[index]);
+        }
+    }
+}
+
+#endif
+
 static void attend(const work *of, int64_t index) {
     const decoder *model = of->model;
     const decoder_layer *facts = &model->layers[index];
     const paged_layer layer = {of->now->keys[index], of->now->values[index], of->now->page_size,
                                model->kv_heads,      model->head_dim,        model->heads,
                                facts->scale,         facts->soft_cap};
-    const int64_t items = of->first_part[of->now->rows] * model->kv_heads;
+    const int64_t blocks = of->block_count * model->kv_heads;
+    const int64_t items = of->first_part[rows_alone(of)] * model->kv_heads;
     int64_t row = 0;
-    for (int64_t item; (item = atomic_fetch_add(of->next_item, 1)) < items;) {
+    for (int64_t item; (item = atomic_fetch_add(of->next_item, 1) - blocks) < items;) {
+#ifdef FANLIGHT_HAS_TILES
+        if (item < 0) { /* the last blocks, which see most, first */
+            attend_block(of, &layer, facts->window, (-1 - item) / model->kv_heads, (-1 - item) % model->kv_heads);
+            continue;
+        }
+#endif
         const int64_t stored = item / model->kv_heads;
         while (stored >= of->first_part[row + 1]) row++;
         attend_item(of, &layer, facts->window, row, stored, item % model->kv_heads);

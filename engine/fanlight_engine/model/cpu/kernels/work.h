@@ -2,7 +2,7 @@
 #ifndef FANLIGHT_WORK_H
 #define FANLIGHT_WORK_H
 
-#include "attention.h"
+#include "attention_tile.h"
 #include "products.h"
 
 typedef struct {
@@ -54,6 +54,7 @@ typedef struct {
     number *states; /* [rows, hidden]: what the head would get */
     int64_t logit_stride;
     int64_t kind, threads;
+    int64_t queries_are_alone; /* attention of each is computed in one way, whatever stands beside it */
     void *workspace;
     int64_t workspace_bytes;
 } step;
@@ -67,8 +68,9 @@ typedef struct {
     int64_t *first_part;     /* [rows + 1]: where the parts of a row are stored */
     int64_t stored_width;
     int is_split; /* each part is stored by itself, so that several members can share a row */
+    int64_t *first_row; /* [block_count + 1]: rows whose attention is computed together, behind all that are alone */
+    int64_t block_count;
     atomic_long *next_item;
-    team *everyone;
 } work;
 
 #define MOST_PART_BYTES (64 << 20)
@@ -118,6 +120,7 @@ static int64_t lay_out(work *all_of_it, const decoder *model, const step *now, c
     all_of_it->is_split = stored_parts(now, 1) * row_bytes <= MOST_PART_BYTES;
     all_of_it->parts = taken(&from, stored_parts(now, all_of_it->is_split) * row_bytes);
     all_of_it->first_part = taken(&from, (rows + 1) * 8);
+    all_of_it->first_row = taken(&from, (rows + 1) * 8);
     all_of_it->next_item = taken(&from, LINE);
     return from.used;
 }
@@ -131,5 +134,29 @@ static void find_parts(work *of) {
     of->first_part[of->now->rows] = stored;
     atomic_store(of->next_item, 0);
 }
+
+INLINE int are_together(const step *now, int64_t row) {
+    return row + 1 < now->rows && now->table_rows[row] == now->table_rows[row + 1];
+}
+
+/* Rows from the first on that has another one of its sequence behind it, in blocks that stay within a sequence. */
+static void find_blocks(work *of) {
+    const step *now = of->now;
+    int64_t row = now->rows;
+    of->block_count = 0;
+#ifdef FANLIGHT_HAS_TILES
+    const paged_layer layer = {.page_size = now->page_size, .head_dim = of->model->head_dim};
+    const int is_tiled = now->kind == TILE && now->table_rows && !now->queries_are_alone && tiles_fit(&layer);
+    if (is_tiled)
+        for (row = 0; row < now->rows && !are_together(now, row);) row++;
+    for (int64_t last; row < now->rows; row = last) {
+        of->first_row[of->block_count++] = row;
+        for (last = row + 1; last - row < BLOCK_QUERIES && are_together(now, last - 1);) last++;
+    }
+#endif
+    of->first_row[of->block_count] = of->block_count ? now->rows : row;
+}
+
+INLINE int64_t rows_alone(const work *of) { return of->first_row[0]; }
 
 #endif
