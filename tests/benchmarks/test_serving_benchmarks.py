@@ -30,7 +30,7 @@ def test_the_scheduler_benchmark_tells_every_part_of_a_step() -> None:
 
 
 async def test_the_overhead_benchmark_compares_as_many_messages_of_the_same_sizes() -> None:
-    found = await grpc_overhead.measure(rounds=5, streams=2, tokens=6)
+    found = await grpc_overhead.measure_here(rounds=5, streams=2, tokens=6)
     by_clock, by_processor = found.comparisons
     assert by_clock.gates
     assert not by_processor.gates
