@@ -113,8 +113,9 @@ class ServeBenchmark:
     comparisons: tuple[Comparison, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        others = [one.comparison for one in (self.share, self.short) if one is not None]
-        self.comparisons = (*(load.comparison for load in self.loads), *others)
+        share = () if self.share is None else (self.share.comparison, self.share.with_python_client)
+        short = () if self.short is None else (self.short.comparison,)
+        self.comparisons = (*(load.comparison for load in self.loads), *share, *short)
 
     def text(self) -> str:
         """The result for people."""

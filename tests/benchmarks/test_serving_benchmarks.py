@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 
 import pytest
 
 from benchmarks import grpc_overhead, scheduler, serve
+from benchmarks.http2_reader import read_streams
 from benchmarks.report import machine_facts
 from benchmarks.server_process import Answer, ServerError, generation_of, running_server
 from benchmarks.short_requests import Wait, measure_short_requests
@@ -108,6 +110,16 @@ def test_the_share_of_grpc_is_measured_on_the_same_requests(tmp_path: Path) -> N
     assert share.comparison.ours.name == "through gRPC"
     assert len(share.comparison.ratios) == 5
     assert min(share.comparison.ours.figures) > 0
+    assert share.with_python_client.theirs == share.comparison.theirs
+    assert not share.with_python_client.gates
+
+
+async def test_the_lightest_client_reads_what_a_server_of_grpc_sends() -> None:
+    sizes = [1, 5000, 0, 300_000, 3]
+    async with grpc_overhead._echoing(sizes) as address:
+        answers, seconds = await asyncio.to_thread(read_streams, address, grpc_overhead.ECHO_METHOD, [b"", b"x" * 20])
+    assert [[len(message) for message in answer] for answer in answers] == [sizes, sizes]
+    assert seconds > 0
 
 
 def test_a_request_of_the_benchmark_is_greedy_and_goes_to_the_end() -> None:

@@ -19,7 +19,12 @@ def measure_bar_1() -> Iterator[Figure]:
     for peer in (VLLM, OPENVINO):
         if peer.missing:
             yield not_measurable(1, f"everything against {peer.name}", "at least 1.00", peer.missing)
-    yield from measure_ratios(1, lambda: [measure_grpc_share(language_model()).comparison])
+    yield from measure_ratios(1, _through_grpc)
+
+
+def _through_grpc() -> Sequence[Comparison]:
+    share = measure_grpc_share(language_model())
+    return share.comparison, share.with_python_client
 
 
 def _cases_again(refused: Sequence[Comparison]) -> Sequence[Comparison]:
