@@ -130,7 +130,9 @@ class ModelAdapter:
         except Unrecognised as reason:
             report(f"decode steps are computed module by module, linear ones by kernels for {kernels.target}: {reason}")
         roots = [self._decoder, self._head.projection] if self._fused is None or self._has_loras else []
-        for root in (*roots, *self._tower.modules()):
+        if kernels.has_tiles:  # without them torch is as fast for as many rows as pictures have
+            roots += self._tower.modules()
+        for root in roots:
             use_kernels_in_linears(root, kernels, always=deterministic)
 
     @property
