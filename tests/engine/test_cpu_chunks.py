@@ -12,11 +12,11 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForC
 from fanlight_engine.checkpoints.checkpoint import read_checkpoint
 from fanlight_engine.model.adapter import ModelAdapter
 from fanlight_engine.model.attention.interface import PagedBatch, Segment
-from fanlight_engine.model.cpu.build import CannotBuild
-from fanlight_engine.model.cpu.library import kernels_for
+from fanlight_engine.model.cpu.library import Kind, kernels_for
 from fanlight_engine.model.cpu.observation import Observation, scratch_step
 from fanlight_engine.model.cpu.proof import fused_decoder
 from fanlight_engine.model.loading.loader import load_model
+from tests.engine.cpu_kernels import kernels_of
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 128,
@@ -41,11 +41,7 @@ CHUNKS = (((40,), 40), ((7, 300, 1, 330), 70), ((5, 700), 25), ((600,), 300), ((
 
 @pytest.fixture
 def adapter(request: pytest.FixtureRequest, tmp_path: Path) -> ModelAdapter:
-    try:
-        if not kernels_for(torch.bfloat16).has_tiles:
-            pytest.skip("this processor has no tiles")
-    except CannotBuild as reason:
-        pytest.skip(f"no kernels on this machine: {reason}")
+    kernels_of("AMX", torch.bfloat16, Kind.TILE)  # skips where there are none
     torch.manual_seed(0)
     model_class, config = MODELS[request.param]
     model: Any = model_class(config)

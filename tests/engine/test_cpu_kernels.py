@@ -14,8 +14,7 @@ from fanlight_engine.model.adapter import ModelAdapter
 from fanlight_engine.model.attention.cpu import CpuAttention
 from fanlight_engine.model.attention.interface import LayerAttention, PagedBatch, Segment
 from fanlight_engine.model.attention.reference import ReferenceAttention
-from fanlight_engine.model.cpu.build import CannotBuild
-from fanlight_engine.model.cpu.library import Kernels, Kind, kernels_for, matrix
+from fanlight_engine.model.cpu.library import Kernels, Kind, matrix
 from fanlight_engine.model.cpu.linear import KernelLinear, use_kernels_in_linears
 from fanlight_engine.model.kv_cache import KeyValueShape, PagedKeyValueCache
 from fanlight_engine.model.loading.loader import load_model
@@ -179,11 +178,7 @@ def test_a_query_alone_is_the_same_query_in_a_batch(kernels: Kernels) -> None:
 
 def test_a_vision_tower_by_kernels_gives_what_torch_gives(llava: Checkpoint) -> None:
     """Linear modules outside the decoder take the kernels too, and its own stay as they are."""
-    try:
-        if not kernels_for(torch.bfloat16).has_tiles:
-            pytest.skip("this processor has no tiles")
-    except CannotBuild as reason:
-        pytest.skip(f"no kernels on this machine: {reason}")
+    kernels_of("AMX", torch.bfloat16, Kind.TILE)  # skips where there are none
     model = load_model(llava, torch.device("cpu"), torch.bfloat16)
     adapter = ModelAdapter(model, llava)
     media = [llava_picture("first"), llava_picture("second")]

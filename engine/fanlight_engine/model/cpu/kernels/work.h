@@ -154,7 +154,7 @@ static void find_blocks(work *of) {
         for (last = row + 1; last - row < BLOCK_QUERIES && are_together(now, last - 1);) last++;
     }
 #endif
-    of->first_row[of->block_count] = of->block_count ? now->rows : row;
+    of->first_row[of->block_count] = now->rows;
 }
 
 INLINE int64_t rows_alone(const work *of) { return of->first_row[0]; }
