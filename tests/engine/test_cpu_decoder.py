@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -122,6 +123,18 @@ def test_positions_that_see_each_other_see_each_other(checkpoint_of: Callable[[s
         )
         theirs = adapter._by_modules.decode(embeddings, step.positions, batch)
         assert_close(decoder.decode(embeddings, step.positions, batch), theirs, torch.float32)
+
+
+@torch.inference_mode()
+def test_a_step_is_the_same_on_more_threads_than_there_are_cores(checkpoint_of: Callable[[str], Checkpoint]) -> None:
+    """So that threads lose their cores in the middle of it, and come back when the others are phases ahead."""
+    adapter = loaded(checkpoint_of("llama"), torch.bfloat16)
+    decoder, step = fused(adapter, one_kind=True), scratch(adapter, (9, 40, 300, 5, 33, 12))
+    with torch_threads(1):
+        expected = decoder.decode_rows(step.ids, step.positions, step.batch)
+    with torch_threads(4 * len(os.sched_getaffinity(0)) + 1):
+        for _ in range(40):
+            assert torch.equal(decoder.decode_rows(step.ids, step.positions, step.batch), expected)
 
 
 @torch.inference_mode()

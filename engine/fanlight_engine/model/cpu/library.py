@@ -9,6 +9,7 @@ that is faster for so many rows is taken.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from ctypes import byref, c_int64, c_void_p
 from dataclasses import dataclass
@@ -166,12 +167,8 @@ class Kernels:
     def _borrow_threads(self) -> None:
         """Hand over the OpenMP runtime that torch itself computes with, whatever it is called; else one thread."""
         torch_itself = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-        try:
-            functions = [ctypes.cast(getattr(torch_itself, name), c_void_p) for name in names]
-        except AttributeError:
-            return
-        self._library.fanlight_borrow_threads(*functions)
+        with contextlib.suppress(AttributeError):
+            self._library.fanlight_borrow_threads(ctypes.cast(torch_itself.GOMP_parallel, c_void_p))
 
     def _refuse_other_sizes(self) -> None:
         theirs = (c_int64 * len(HANDED_OVER))()

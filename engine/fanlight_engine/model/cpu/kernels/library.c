@@ -13,14 +13,11 @@ enum { DONE = 0, NEEDS_WORKSPACE = -1, UNKNOWN_ID = 1 };
 
 typedef void (*region)(void *);
 static void (*run_in_parallel)(region, void *, unsigned, unsigned);
-static int (*number_of_thread)(void), (*count_of_threads)(void);
 
-/* The functions GOMP_parallel, omp_get_thread_num and omp_get_num_threads of the runtime that torch computes with;
- * without them everything runs in the calling thread. */
-EXPORT void fanlight_borrow_threads(void *parallel, void *number, void *count) {
+/* The function GOMP_parallel of the runtime that torch computes with; without it everything runs in the calling
+ * thread. */
+EXPORT void fanlight_borrow_threads(void *parallel) {
     run_in_parallel = (void (*)(region, void *, unsigned, unsigned))parallel;
-    number_of_thread = (int (*)(void))number;
-    count_of_threads = (int (*)(void))count;
 }
 
 /* Whether this process may use tiles; asks the kernel for them. */
@@ -33,35 +30,27 @@ EXPORT int fanlight_may_use_tiles(void) {
 }
 
 typedef struct {
-    void (*run)(const void *, const member *);
+    void (*run)(const void *, member *);
     const void *what;
     team everyone;
-    atomic_int is_sized;
 } call;
 
 static void run_member(void *argument) {
     call *now = argument;
-    member self = {&now->everyone, run_in_parallel ? number_of_thread() : 0};
-    if (self.number == 0) { /* the runtime may give fewer threads than were asked for */
-        now->everyone.size = run_in_parallel ? count_of_threads() : 1;
-        atomic_store_explicit(&now->is_sized, 1, memory_order_release);
-    }
-    while (!atomic_load_explicit(&now->is_sized, memory_order_acquire)) __builtin_ia32_pause();
+    member self = {&now->everyone};
     now->run(now->what, &self);
 }
 
-static void run_together(void (*run)(const void *, const member *), const void *what, int64_t threads) {
-    call now = {.run = run, .what = what};
-    if (run_in_parallel && threads > 1)
+/* The runtime may give fewer threads than are asked for. */
+static void run_together(void (*run)(const void *, member *), const void *what, int64_t threads) {
+    call now = {.run = run, .what = what, .everyone.members = run_in_parallel ? greatest(threads, 1) : 1};
+    if (now.everyone.members > 1)
         run_in_parallel(run_member, &now, (unsigned)threads, 0);
-    else {
-        const member self = {&now.everyone, 0};
-        now.everyone.size = 1;
-        run(what, &self);
-    }
+    else
+        run_member(&now);
 }
 
-static void run_step_of(const void *what, const member *self) { run_step(what, self); }
+static void run_step_of(const void *what, member *self) { run_step(what, self); }
 
 /* DONE; NEEDS_WORKSPACE with now->workspace_bytes set to what is needed; or UNKNOWN_ID + the row whose id has no
  * embedding, with nothing computed. */
@@ -98,24 +87,23 @@ typedef struct {
 } linear_work;
 
 /* From halves to halves by tiles: neither inputs nor sums are ever floats in memory. */
-static void run_tile_linear(const linear_work *of, const member *self) {
+static void run_tile_linear(const linear_work *of, member *self) {
 #ifdef FANLIGHT_HAS_TILES
     const linear_call *now = of->now;
     const int64_t groups = (now->rows + TILE_ROWS - 1) / TILE_ROWS;
     int64_t first, last;
-    for (int64_t group = self->number; group < groups; group += self->team->size)
+    for (int64_t group; (group = claim(self, groups)) >= 0;)
         pack_group_of_halves(&of->x, group, now->x, now->x_stride);
-    meet(self);
-    share(self, now->weights.outputs, BLOCK, &first, &last);
     configure_tiles();
-    tile_products(&now->weights, first, last, &of->x, &(product_rows){NULL, now->y, now->y_stride});
+    while (claim_strip(self, now->weights.outputs, BLOCK, &first, &last))
+        tile_products(&now->weights, first, last, &of->x, &(product_rows){NULL, now->y, now->y_stride});
     _tile_release();
 #else
     (void)of, (void)self;
 #endif
 }
 
-static void run_linear(const void *what, const member *self) {
+static void run_linear(const void *what, member *self) {
     const linear_work *of = what;
     const linear_call *now = of->now;
     if (now->kind == TILE && now->y) {
@@ -124,22 +112,23 @@ static void run_linear(const void *what, const member *self) {
     }
     const int64_t inputs = now->weights.inputs, outputs = now->weights.outputs;
     int64_t first, last;
-    for (int64_t row = self->number; row < now->rows; row += self->team->size) {
-        widen(now->x + row * now->x_stride, inputs, of->wide + row * inputs);
-    }
-    pack_share(&of->x, of->wide, self);
-    share(self, outputs, BLOCK, &first, &last);
+    while (claim_strip(self, now->rows, 1, &first, &last))
+        for (int64_t row = first; row < last; row++)
+            widen(now->x + row * now->x_stride, inputs, of->wide + row * inputs);
+    pack_rows(self, &of->x, of->wide);
     begin_products(now->kind);
-    if (now->y)
-        products(&now->weights, first, last, &of->x, of->sums, outputs);
-    else
-        products(&now->weights, first, last, &of->x, now->wide_y, now->y_stride);
-    end_products(now->kind);
-    for (int64_t row = 0; row < now->rows && first < last; row++)
+    while (claim_strip(self, outputs, BLOCK, &first, &last)) {
         if (now->y)
-            narrow(of->sums + row * outputs + first, last - first, now->y + row * now->y_stride + first);
+            products(&now->weights, first, last, &of->x, of->sums, outputs);
         else
-            scale_and_cap(now->wide_y + row * now->y_stride + first, now->factor, now->cap, last - first);
+            products(&now->weights, first, last, &of->x, now->wide_y, now->y_stride);
+        for (int64_t row = 0; row < now->rows; row++)
+            if (now->y)
+                narrow(of->sums + row * outputs + first, last - first, now->y + row * now->y_stride + first);
+            else
+                scale_and_cap(now->wide_y + row * now->y_stride + first, now->factor, now->cap, last - first);
+    }
+    end_products(now->kind);
 }
 
 /* x W' + bias; DONE or NEEDS_WORKSPACE, as above. */
@@ -197,10 +186,10 @@ static void attend_query(const attention_call *now, int64_t query, int64_t head,
     }
 }
 
-static void run_attention(const void *what, const member *self) {
+static void run_attention(const void *what, member *self) {
     const attention_call *now = what;
     const int64_t group = now->layer.heads / now->layer.kv_heads;
-    for (int64_t item = self->number; item < now->count * now->layer.kv_heads; item += self->team->size) {
+    for (int64_t item; (item = claim(self, now->count * now->layer.kv_heads)) >= 0;) {
         const int64_t query = item / now->layer.kv_heads, head = item % now->layer.kv_heads * group;
         for (int64_t at = 0; at < group; at += HEADS_AT_ONCE)
             attend_query(now, query, head + at, least(HEADS_AT_ONCE, group - at));

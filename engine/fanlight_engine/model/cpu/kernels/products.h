@@ -34,17 +34,15 @@ INLINE void end_products(int64_t kind) {
 #endif
 }
 
-/* The member's share of several matrices with the same inputs, whose outputs stand side by side in y. */
-INLINE void shared_products(const member *self, const matrix *matrices, int count, const packed *x, float *y,
+/* Of several matrices with the same inputs, whose outputs stand side by side in y. */
+INLINE void shared_products(member *self, const matrix *matrices, int count, const packed *x, float *y,
                             int64_t y_stride) {
-    int64_t first, last, begin = 0, total = 0;
+    int64_t first, last, total = 0;
     for (int index = 0; index < count; index++) total += matrices[index].outputs;
-    share(self, total, BLOCK, &first, &last);
-    for (int index = 0; index < count; index++) {
-        const int64_t end = begin + matrices[index].outputs;
-        products(&matrices[index], greatest(first, begin) - begin, least(last, end) - begin, x, y + begin, y_stride);
-        begin = end;
-    }
+    while (claim_strip(self, total, BLOCK, &first, &last))
+        for (int64_t index = 0, begin = 0; index < count; begin += matrices[index++].outputs)
+            products(&matrices[index], greatest(first, begin) - begin,
+                     least(last - begin, matrices[index].outputs), x, y + begin, y_stride);
 }
 
 #endif

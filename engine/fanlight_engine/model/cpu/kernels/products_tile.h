@@ -68,7 +68,7 @@ INLINE void prefetch_tile(const char *from, int64_t stride) {
 
 /* 32 outputs of up to 32 rows. */
 INLINE void tile_block(const matrix *of, int64_t output, int64_t outputs, const packed *x, int64_t group,
-                       const product_rows *y, const int two_groups, const int prefetches) {
+                       const product_rows *y, const int two_groups, const int prefetches, int has_next) {
     const int64_t blocks = packed_columns(of->inputs) / BLOCK, whole = of->inputs / BLOCK, stride = of->inputs * 2;
     const char *upper = (const char *)of->weights + output * stride, *lower = upper + 16 * stride;
     const uint32_t *left = tile_group(x, group), *right = two_groups ? tile_group(x, group + 1) : left;
@@ -90,8 +90,8 @@ INLINE void tile_block(const matrix *of, int64_t output, int64_t outputs, const 
             copy_edge(edge, of, output + 16, greatest(0, least(16, outputs - 16)), block * BLOCK);
             _tile_loadd(5, edge, LINE);
         } else {
-            if (prefetches) {
-                int64_t ahead = block + PREFETCH_BLOCKS;
+            int64_t ahead = block + PREFETCH_BLOCKS;
+            if (prefetches && (ahead < blocks || has_next)) {
                 ahead = ahead < blocks ? ahead * LINE : (ahead - blocks) * LINE + 32 * stride;
                 prefetch_tile(upper + ahead, stride);
                 prefetch_tile(lower + ahead, stride);
@@ -128,9 +128,9 @@ static void tile_products(const matrix *of, int64_t first, int64_t last, const p
         const int64_t outputs = least(32, last - output);
         for (int64_t group = 0; group < groups; group += 2) {
             if (group + 1 < groups)
-                tile_block(of, output, outputs, x, group, y, 1, group == 0);
+                tile_block(of, output, outputs, x, group, y, 1, group == 0, output + 32 < last);
             else
-                tile_block(of, output, outputs, x, group, y, 0, group == 0);
+                tile_block(of, output, outputs, x, group, y, 0, group == 0, output + 32 < last);
         }
     }
 }

@@ -6,8 +6,8 @@
  *
  * A decode row is the last token of its sequence: its limit is the length, and position and kept_from are limit - 1.
  *
- * The members of the team walk through the step together. Between two barriers each does its share: of the rows where a
- * row is looked at as a whole, of the outputs where weights are read, of the keys where there is attention. */
+ * The members of the team walk through the phases of the step and share out what there is in each: rows where a row is
+ * looked at as a whole, outputs where weights are read, parts of the keys where there is attention. */
 #ifndef FANLIGHT_STEP_H
 #define FANLIGHT_STEP_H
 
@@ -77,13 +77,10 @@ static void take_input(const work *of, const norm *before, int64_t row) {
         memcpy(of->taken + row * width, of->residual + row * width, width * 4);
 }
 
-/* The member's share of the columns of what was taken by row, packed for products, when all rows are there. */
-static void pack_share(const packed *into, const float *values, const member *self) {
+/* What was taken by row, packed for products by column. */
+static void pack_rows(member *self, const packed *into, const float *values) {
     int64_t first, last;
-    meet(self);
-    share(self, into->columns, BLOCK, &first, &last);
-    if (first < last) pack(into, first, last, values, into->columns);
-    meet(self);
+    while (claim_strip(self, into->columns, BLOCK, &first, &last)) pack(into, first, last, values, into->columns);
 }
 
 static void normalise_heads(const norm *by, float *heads, int64_t count, int64_t width, int are_one) {
@@ -212,7 +209,7 @@ static void attend_block(const work *of, const paged_layer *layer, int64_t windo
 
 #endif
 
-static void attend(const work *of, int64_t index) {
+static void attend(const work *of, int64_t index, member *self) {
     const decoder *model = of->model;
     const decoder_layer *facts = &model->layers[index];
     const paged_layer layer = {of->now->keys[index], of->now->values[index], of->now->page_size,
@@ -221,16 +218,17 @@ static void attend(const work *of, int64_t index) {
     const int64_t blocks = of->block_count * model->kv_heads;
     const int64_t items = of->first_part[rows_alone(of)] * model->kv_heads;
     int64_t row = 0;
-    for (int64_t item; (item = atomic_fetch_add(of->next_item, 1) - blocks) < items;) {
+    for (int64_t item; (item = claim(self, blocks + items)) >= 0;) {
 #ifdef FANLIGHT_HAS_TILES
-        if (item < 0) { /* the last blocks, which see most, first */
-            attend_block(of, &layer, facts->window, (-1 - item) / model->kv_heads, (-1 - item) % model->kv_heads);
+        if (item < blocks) { /* the last blocks, which see most, first */
+            const int64_t block = blocks - 1 - item;
+            attend_block(of, &layer, facts->window, block / model->kv_heads, block % model->kv_heads);
             continue;
         }
 #endif
-        const int64_t stored = item / model->kv_heads;
+        const int64_t stored = (item - blocks) / model->kv_heads;
         while (stored >= of->first_part[row + 1]) row++;
-        attend_item(of, &layer, facts->window, row, stored, item % model->kv_heads);
+        attend_item(of, &layer, facts->window, row, stored, (item - blocks) % model->kv_heads);
     }
 }
 
@@ -248,48 +246,43 @@ static void take_heads(const work *of, int64_t row) {
     }
 }
 
-/* The member's share of gate and up, activated and packed for down. */
-static void feed(const work *of, const decoder_layer *layer, const member *self) {
+/* Gate and up, activated and packed for down. */
+static void feed(const work *of, const decoder_layer *layer, member *self) {
     const int64_t width = of->model->intermediate;
     int64_t first, last;
-    share(self, width, BLOCK, &first, &last);
-    products(&layer->gate, first, last, &of->hidden_in, of->gate, width);
-    products(&layer->up, first, last, &of->hidden_in, of->up, width);
-    if (first >= last) return;
-    for (int64_t row = 0; row < of->now->rows; row++)
-        activate(layer->activation, of->gate + row * width + first, of->up + row * width + first, last - first);
-    pack(&of->mlp_in, first, last, of->gate, width);
+    while (claim_strip(self, width, BLOCK, &first, &last)) {
+        products(&layer->gate, first, last, &of->hidden_in, of->gate, width);
+        products(&layer->up, first, last, &of->hidden_in, of->up, width);
+        for (int64_t row = 0; row < of->now->rows; row++)
+            activate(layer->activation, of->gate + row * width + first, of->up + row * width + first, last - first);
+        pack(&of->mlp_in, first, last, of->gate, width);
+    }
 }
 
-#define EACH_ROW(self, of) \
-    for (int64_t row = (self)->number; row < (of)->now->rows; row += (self)->team->size)
+#define EACH_ROW(self, of)                                                       \
+    for (int64_t row, last; claim_strip(self, (of)->now->rows, 1, &row, &last);) \
+        for (; row < last; row++)
 
-static void run_layer(const work *of, int64_t index, const member *self) {
+static void run_layer(const work *of, int64_t index, member *self) {
     const decoder *model = of->model;
     const decoder_layer *layer = &model->layers[index];
     const int64_t projected = (model->heads + 2 * model->kv_heads) * model->head_dim;
+    give_way();
     shared_products(self, layer->projections, 3, &of->hidden_in, of->qkv, projected);
-    meet(self);
     EACH_ROW(self, of) settle_heads(of, index, row);
-    if (self->number == 0) atomic_store(of->next_item, 0);
-    meet(self);
-    attend(of, index);
-    meet(self);
+    attend(of, index, self);
     EACH_ROW(self, of) take_heads(of, row);
-    pack_share(&of->heads_in, of->heads, self);
+    pack_rows(self, &of->heads_in, of->heads);
     shared_products(self, &layer->output, 1, &of->heads_in, of->attended, model->hidden);
     if (!layer->is_parallel) {
-        meet(self);
-        EACH_ROW(self, of) {
+            EACH_ROW(self, of) {
             add_output(of, &layer->attention_output, layer->residual_factor, of->attended, row);
             take_input(of, &layer->mlp_input, row);
         }
-        pack_share(&of->hidden_in, of->taken, self);
+        pack_rows(self, &of->hidden_in, of->taken);
     }
     feed(of, layer, self);
-    meet(self);
     shared_products(self, &layer->down, 1, &of->mlp_in, of->fed, model->hidden);
-    meet(self);
     const norm *next = index + 1 < model->layer_count ? &model->layers[index + 1].input : &model->final;
     EACH_ROW(self, of) {
         if (layer->is_parallel) add_output(of, &layer->attention_output, layer->residual_factor, of->attended, row);
@@ -297,21 +290,21 @@ static void run_layer(const work *of, int64_t index, const member *self) {
         add_features(of, index, row);
         take_input(of, next, row);
     }
-    pack_share(&of->hidden_in, of->taken, self);
+    pack_rows(self, &of->hidden_in, of->taken);
 }
 
-/* The member's share of the logits. */
-static void project(const work *of, const member *self) {
+static void project(const work *of, member *self) {
     const decoder *model = of->model;
     int64_t first, last;
-    share(self, model->vocabulary, BLOCK, &first, &last);
-    products(&model->head, first, last, &of->hidden_in, of->now->logits, of->now->logit_stride);
-    for (int64_t row = 0; row < of->now->rows && first < last; row++)
-        scale_and_cap(of->now->logits + row * of->now->logit_stride + first, model->logit_factor, model->logit_cap,
-                      last - first);
+    while (claim_strip(self, model->vocabulary, BLOCK, &first, &last)) {
+        products(&model->head, first, last, &of->hidden_in, of->now->logits, of->now->logit_stride);
+        for (int64_t row = 0; row < of->now->rows; row++)
+            scale_and_cap(of->now->logits + row * of->now->logit_stride + first, model->logit_factor,
+                          model->logit_cap, last - first);
+    }
 }
 
-static void run_step(const work *of, const member *self) {
+static void run_step(const work *of, member *self) {
     const decoder *model = of->model;
     begin_products(of->now->kind);
     EACH_ROW(self, of) {
@@ -319,7 +312,7 @@ static void run_step(const work *of, const member *self) {
         find_turns(of, row);
         take_input(of, &model->layers[0].input, row);
     }
-    pack_share(&of->hidden_in, of->taken, self);
+    pack_rows(self, &of->hidden_in, of->taken);
     for (int64_t index = 0; index < model->layer_count; index++) run_layer(of, index, self);
     if (of->now->logits)
         project(of, self);

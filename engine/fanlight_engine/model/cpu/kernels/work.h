@@ -70,7 +70,6 @@ typedef struct {
     int is_split; /* each part is stored by itself, so that several members can share a row */
     int64_t *first_row; /* [block_count + 1]: rows whose attention is computed together, behind all that are alone */
     int64_t block_count;
-    atomic_long *next_item;
 } work;
 
 #define MOST_PART_BYTES (64 << 20)
@@ -121,7 +120,6 @@ static int64_t lay_out(work *all_of_it, const decoder *model, const step *now, c
     all_of_it->parts = taken(&from, stored_parts(now, all_of_it->is_split) * row_bytes);
     all_of_it->first_part = taken(&from, (rows + 1) * 8);
     all_of_it->first_row = taken(&from, (rows + 1) * 8);
-    all_of_it->next_item = taken(&from, LINE);
     return from.used;
 }
 
@@ -132,7 +130,6 @@ static void find_parts(work *of) {
         stored += of->is_split ? parts_of(of->now->limits[row]) : 1;
     }
     of->first_part[of->now->rows] = stored;
-    atomic_store(of->next_item, 0);
 }
 
 INLINE int are_together(const step *now, int64_t row) {
