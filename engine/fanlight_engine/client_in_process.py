@@ -43,27 +43,28 @@ class InProcessStream:
 
     def __init__(self) -> None:
         self._messages: list[FromCore] = []
-        self._arrived = asyncio.Event()
+        self._arrived: asyncio.Future[None] | None = None
+        """What the reader waits for, if it does."""
         self._closed = False
         self._stopped = False
 
-    def put(self, messages: list[FromCore]) -> None:
-        """More messages, in order."""
-        self._messages.extend(messages)
-        self._closed = self._closed or isinstance(messages[-1], _TERMINAL)
-        self._arrived.set()
+    def put(self, message: FromCore) -> None:
+        """The next message."""
+        self._messages.append(message)
+        self._wake()
 
     def close(self, stopped: bool = False) -> None:
-        """End the stream without a terminal message; `stopped` when the core is gone."""
+        """No more messages come; `stopped` when the core is gone."""
         self._closed = True
         self._stopped = self._stopped or stopped
-        self._arrived.set()
+        self._wake()
 
     async def __aiter__(self) -> AsyncIterator[list[FromCore]]:
         """Batches of all that arrived since the last one."""
         while True:
-            await self._arrived.wait()
-            self._arrived.clear()
+            if not self._messages and not self._closed:
+                self._arrived = asyncio.get_running_loop().create_future()
+                await self._arrived
             batch, self._messages = self._messages, []
             if batch:
                 yield batch
@@ -71,6 +72,10 @@ class InProcessStream:
                 raise EngineStoppedError("the engine stopped before the request was finished")
             if self._closed and not self._messages:
                 return
+
+    def _wake(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
 
 
 class InProcessClient:
@@ -221,15 +226,14 @@ class InProcessClient:
     # On the event loop.
 
     def _deliver(self, messages: list[FromCore]) -> None:
-        by_request: dict[str, list[FromCore]] = {}
         for message in messages:
-            by_request.setdefault(message.request_id, []).append(message)
-        for request_id, batch in by_request.items():
+            request_id = message.request_id
             stream = self._streams.get(request_id)
             if stream is None or request_id in self._draining:  # aborted meanwhile
                 continue
-            stream.put(batch)
-            if isinstance(batch[-1], _TERMINAL):
+            stream.put(message)
+            if isinstance(message, _TERMINAL):
+                stream.close()
                 del self._streams[request_id]
 
     def _drained(self, request_id: str) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from fanlight_engine.request import FinishReason, Modality
 
 
@@ -37,17 +39,18 @@ class Progress:
     prefill_tokens_total: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True, gc=False):
     """One generated token; `logprob` is natural log, under the distribution before temperature; None unless asked."""
 
     id: int
     logprob: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """New text and the tokens it came from. Never a partial character nor part of a stop string."""
+class Delta(msgspec.Struct, frozen=True, gc=False):
+    """New text and the tokens it came from. Never a partial character nor part of a stop string.
+
+    Of these there are as many as tokens; a Struct takes a fifth of the time to make that a dataclass takes.
+    """
 
     index: int
     text: str

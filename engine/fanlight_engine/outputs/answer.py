@@ -49,7 +49,7 @@ class Answer:
                 if self._generated(message):
                     return events + self.end(FinishReason.STOP_SEQUENCE)
                 continue
-            events += self._delta()
+            self._take_delta(events)
             if isinstance(message, Admitted):
                 events.append(self._accepted(message))
                 if message.queue_position:
@@ -66,7 +66,8 @@ class Answer:
                 self.core_ended = True
                 self._preemptions = message.preemptions
                 return events + self.end(message.reason)
-        return events + self._delta()
+        self._take_delta(events)
+        return events
 
     def end(self, reason: FinishReason) -> list[Event]:
         """The last text, Finished and Usage."""
@@ -79,7 +80,9 @@ class Answer:
             stop_sequence=stop,
             completion_tokens=self._assembler.completion_tokens,
         )
-        return [*self._delta(), finished, self._usage()]
+        events: list[Event] = []
+        self._take_delta(events)
+        return [*events, finished, self._usage()]
 
     def _accepted(self, message: Admitted) -> Accepted:
         self._cached_tokens = message.cached_tokens
@@ -110,9 +113,10 @@ class Answer:
         pairs = zip(message.token_ids, logprobs or repeat(None), strict=False)
         return any(push(token_id, logprob) for token_id, logprob in pairs)
 
-    def _delta(self) -> list[Event]:
+    def _take_delta(self, events: list[Event]) -> None:
         delta = self._assembler.take()
-        return [] if delta is None else [delta]
+        if delta is not None:
+            events.append(delta)
 
     def _usage(self) -> Usage:
         request, prefilled = self._prepared.request, self._prefilled

@@ -41,7 +41,7 @@ class OutputAssembler:
         self._wants_tokens = options.token_ids or options.logprobs
         self._decoded_characters = 0
         self._released_characters = 0
-        self._released: list[str] = []
+        self._released = ""
         self._waiting: deque[_WaitingToken] = deque()
 
     def push(self, token_id: int, logprob: float | None) -> bool:
@@ -53,8 +53,10 @@ class OutputAssembler:
         if piece:
             if self._matcher.searches and self.completion_tokens > self._min_new_tokens:
                 self._release(piece, self._matcher.feed(piece))
-            else:
-                self._release_whole(piece)
+            else:  # as a rule
+                self._decoded_characters += len(piece)
+                self._released_characters += len(piece)
+                self._released += piece
         if self._waiting and self._detokenizer.settled:
             self._settle_tokens()
         return self.stop is not None
@@ -70,10 +72,7 @@ class OutputAssembler:
 
     def take(self) -> Delta | None:
         """Everything that may leave since the last call; None when that is nothing."""
-        if not self._released and not self._waiting:
-            return None
-        text = "".join(self._released) if self._options.text else ""
-        self._released.clear()
+        text, self._released = self._released if self._options.text else "", ""
         if not self._waiting:
             return Delta(self._index, text) if text else None
         tokens: list[Token] = []
@@ -84,13 +83,8 @@ class OutputAssembler:
     def _release(self, piece: str, released: Released) -> None:
         self._decoded_characters += len(piece)
         self._released_characters += len(released.text)
-        self._released.append(released.text)
+        self._released += released.text
         self.stop = released.stop
-
-    def _release_whole(self, piece: str) -> None:
-        self._decoded_characters += len(piece)
-        self._released_characters += len(piece)
-        self._released.append(piece)
 
     def _settle_tokens(self) -> None:
         for waiting in reversed(self._waiting):

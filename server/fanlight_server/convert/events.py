@@ -6,10 +6,10 @@ Durations become google.protobuf.Duration; stages that did not happen stay unset
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
+from msgspec.structs import replace
 
 from fanlight.v1 import chat_pb2, events_pb2, inference_pb2
 from fanlight_engine.events import (

@@ -58,7 +58,7 @@ class Boundary(grpc.aio.ServerInterceptor):
             (True, False): grpc.stream_unary_rpc_method_handler,
             (True, True): grpc.stream_stream_rpc_method_handler,
         }[bool(handler.request_streaming), bool(handler.response_streaming)]
-        return make(guarded, request_deserializer=None, response_serializer=handler.response_serializer)
+        return make(guarded, request_deserializer=None, response_serializer=_or_bytes(handler.response_serializer))
 
     async def _serve(self, method: str, handler: Handler, request: Any, context: Context) -> Any:
         call = Call(method, context.peer())
@@ -102,6 +102,13 @@ async def _answer(handler: Handler, request: Any, context: Context) -> Any:
         async for message in result:
             await context.write(message)
     return None
+
+
+def _or_bytes(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """What a method writes may be bytes already."""
+    if serialize is None:
+        return None
+    return lambda message: message if type(message) is bytes else serialize(message)
 
 
 def _behaviour(handler: Handler) -> Callable[[Any, Context], Any]:

@@ -9,23 +9,26 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import Any
 
 import grpc.aio
+from google.protobuf.message import Message
 
 from fanlight_server.status import StreamLostError
 
 HEARTBEAT_SECONDS = 10.0
 """Comfortably below the 15 seconds that the contract promises."""
 
-M = TypeVar("M")
 
+class PacedWriter:
+    """`write` sends one message and returns when the transport took it; builders get the message's sequence number.
 
-class PacedWriter(Generic[M]):
-    """`write` sends one message and returns when the transport took it; builders get the message's sequence number."""
+    Messages are handed over as bytes: one that lived until the transport took it would cost each stream memory of its
+    own, where all of them can take turns with the same.
+    """
 
     def __init__(
-        self, write: Callable[[M], Awaitable[None]], sign_of_life: Callable[[int], M], interval: float
+        self, write: Callable[[bytes], Awaitable[None]], sign_of_life: Callable[[int], Message], interval: float
     ) -> None:
         self._write = write
         self._sign_of_life = sign_of_life
@@ -34,12 +37,12 @@ class PacedWriter(Generic[M]):
         self._sequence = 0
         self._last_written = time.monotonic()
 
-    async def send(self, build: Callable[[int], M]) -> None:
-        """Write the message that `build` makes. Raises StreamLostError when the client is gone."""
+    async def send(self, build: Callable[..., Message], *arguments: Any) -> None:
+        """Write what `build(sequence, *arguments)` makes. Raises StreamLostError when the client is gone."""
         await self._one_at_a_time.acquire()
         try:
             self._sequence += 1
-            await self._write(build(self._sequence))
+            await self._write(build(self._sequence, *arguments).SerializeToString())
             self._last_written = time.monotonic()
         except grpc.aio.BaseError as error:
             raise StreamLostError from error

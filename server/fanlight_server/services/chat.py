@@ -46,7 +46,7 @@ class Chat:
         requests: ActiveRequests,
         lifecycle: Lifecycle,
         messages: AsyncIterator[Any],
-        writer: PacedWriter[Any],
+        writer: PacedWriter,
     ) -> None:
         self._backend = backend
         self._requests = requests

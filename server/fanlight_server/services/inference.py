@@ -11,7 +11,7 @@ Nothing is written before a request is accepted, not even headers: they would co
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -71,12 +71,17 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         alive = partial(to_wire.stream_response, event=Progress(), request_id="", seed=None)
         writer = PacedWriter(context.write, alive, self._times.heartbeat)
         async with self._running(request) as run:
-            for build in _messages(run, await anext(run.events)):
-                await writer.send(build)
+            output, seed = run.generation.output, run.generation.sampling.seed
+            build = partial(to_wire.stream_response, request_id=run.request_id, seed=seed)
+            first = await anext(run.events)  # it was accepted; or its end, if it was cancelled before
+            current_call().count(first)
+            await writer.send(build, first)
             async with writer.kept_alive():
                 async for event in run.events:
-                    for build in _messages(run, event):
-                        await writer.send(build)
+                    if not isinstance(event, Delta):
+                        current_call().count(event)
+                    for piece in to_wire.visible_events(event, output):
+                        await writer.send(build, piece)
 
     async def Chat(self, request_iterator: Any, context: Any) -> None:
         """A conversation of many turns."""
@@ -108,14 +113,3 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 async def _cancelled_before_it_came() -> AsyncGenerator[Event, None]:
     yield Finished(0, FinishReason.CANCELLED)
     yield Usage(0, 0, 0, 0)
-
-
-def _messages(run: _Run, event: Event) -> list[Callable[[int], Any]]:
-    """What makes the messages of an event; one as a rule, and nothing is awaited for each."""
-    generation = run.generation
-    if not isinstance(event, Delta):
-        current_call().count(event)
-    return [
-        partial(to_wire.stream_response, event=piece, request_id=run.request_id, seed=generation.sampling.seed)
-        for piece in to_wire.visible_events(event, generation.output)
-    ]
