@@ -49,7 +49,7 @@ class Token(msgspec.Struct, frozen=True, gc=False):
 class Delta(msgspec.Struct, frozen=True, gc=False):
     """New text and the tokens it came from. Never a partial character nor part of a stop string.
 
-    Of these there are as many as tokens; a Struct takes a fifth of the time to make that a dataclass takes.
+    Of these there are as many as tokens; a Struct is made in less than a tenth of the time of a frozen dataclass.
     """
 
     index: int

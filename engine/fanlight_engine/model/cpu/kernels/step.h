@@ -275,7 +275,7 @@ static void run_layer(const work *of, int64_t index, member *self) {
     pack_rows(self, &of->heads_in, of->heads);
     shared_products(self, &layer->output, 1, &of->heads_in, of->attended, model->hidden);
     if (!layer->is_parallel) {
-            EACH_ROW(self, of) {
+        EACH_ROW(self, of) {
             add_output(of, &layer->attention_output, layer->residual_factor, of->attended, row);
             take_input(of, &layer->mlp_input, row);
         }
